@@ -1,0 +1,169 @@
+"""Many attentions side by side."""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from attention_course.attention import attention_weights, scaled_dot_product_attention
+
+
+class MultiHeadAttention(nn.Module):
+    """Attention of ``num_heads`` heads of width d_model / num_heads (Vaswani et al. 2017, section 3.2.2).
+
+    With ``num_kv_heads`` below ``num_heads``, groups of query heads share a key and a value head
+    (Ainslie et al. 2023); with 1 it is multi-query attention (Shazeer 2019). ``dropout`` applies to the
+    weights, in training only. Raises a ``ValueError`` when the heads do not divide.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        *,
+        num_kv_heads: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        num_kv_heads = num_heads if num_kv_heads is None else num_kv_heads
+        if num_heads < 1 or d_model % num_heads:
+            raise ValueError(f"num_heads must divide d_model, got d_model={d_model}, num_heads={num_heads}")
+        if num_kv_heads < 1 or num_heads % num_kv_heads:
+            raise ValueError(
+                f"num_kv_heads must divide num_heads, got num_heads={num_heads}, num_kv_heads={num_kv_heads}"
+            )
+        if not 0.0 <= dropout < 1.0:
+            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
+        self.dropout = dropout
+        d_k = d_model // num_heads
+        self.query_projection = nn.Linear(d_model, num_heads * d_k, bias=bias)
+        self.key_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
+        self.value_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
+        self.output_projection = nn.Linear(num_heads * d_k, d_model, bias=bias)
+
+    def forward(
+        self,
+        query: Float[Tensor, "... T_q d_model"],
+        key: Float[Tensor, "... T_k d_model"] | None = None,
+        value: Float[Tensor, "... T_k d_model"] | None = None,
+        *,
+        attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "... T_q d_model"], Float[Tensor, "... num_heads T_q T_k"] | None]:
+        """Return ``(output, weights)``; weights are None unless asked for.
+
+        Shapes: query [..., T_q, d_model], key and value [..., T_k, d_model] -> output [..., T_q,
+        d_model], weights [..., num_heads, T_q, T_k]. A missing key is the query (self-attention), a
+        missing value the key. ``attn_mask`` is True where a query may look (or floating point, added
+        to the scores); it broadcasts to [..., T_q, T_k], or, with one dimension more than the query,
+        to [..., num_heads, T_q, T_k]. ``is_causal`` aligns the last query with the last key.
+        """
+        key = query if key is None else key
+        value = key if value is None else value
+        for name, tensor in (("query", query), ("key", key), ("value", value)):
+            if tensor.dim() < 2 or tensor.shape[-1] != self.d_model:
+                raise ValueError(
+                    f"{name} must have shape [..., T, d_model={self.d_model}], got {tuple(tensor.shape)}"
+                )
+        if attn_mask is not None and 2 < attn_mask.dim() <= query.dim():
+            attn_mask = attn_mask.unsqueeze(-3)  # the same for every head
+
+        query = _split(self.query_projection(query), self.num_heads)  # [..., h, T_q, d_k]
+        key = _split(self.key_projection(key), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
+        value = _split(self.value_projection(value), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
+        grouped = self.num_kv_heads != self.num_heads
+        context = scaled_dot_product_attention(
+            query,
+            key,
+            value,
+            attn_mask,
+            is_causal=is_causal,
+            dropout_p=self.dropout if self.training else 0.0,
+            enable_gqa=grouped,
+        )
+        output = self.output_projection(_merge(context))
+        if not need_weights:
+            return output, None
+        # A second pass over the scores: the fused sum above never holds the weights.
+        return output, attention_weights(query, key, attn_mask, is_causal=is_causal, enable_gqa=grouped)
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
+        """Return the module that computes what ``module`` computes, with a copy of its weights.
+
+        ``nn.MultiheadAttention`` reads masks the other way round: see ``masks.from_torch_blocked``.
+        Raises a ``ValueError`` for widths of its own (kdim, vdim) and extra key and value rows
+        (add_bias_kv, add_zero_attn), which have no counterpart here.
+        """
+        if module.in_proj_weight is None:
+            raise ValueError("kdim and vdim must equal embed_dim to be converted")
+        if module.bias_k is not None or module.add_zero_attn:
+            raise ValueError("add_bias_kv and add_zero_attn have no counterpart here")
+        bias = module.in_proj_bias is not None
+        ours = cls(module.embed_dim, module.num_heads, bias=bias, dropout=module.dropout)
+        ours.to(module.in_proj_weight)  # dtype and device
+        ours.load_state_dict(state_from_torch(module.state_dict()))
+        return ours.train(module.training)
+
+    def to_torch(self) -> nn.MultiheadAttention:
+        """Return the ``nn.MultiheadAttention`` (batch first) with a copy of these weights.
+
+        Raises a ``ValueError`` for grouped heads, which torch's module does not have.
+        """
+        if self.num_kv_heads != self.num_heads:
+            raise ValueError(
+                "nn.MultiheadAttention has as many key heads as query heads, got "
+                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
+            )
+        weight = self.query_projection.weight
+        theirs = nn.MultiheadAttention(
+            self.d_model,
+            self.num_heads,
+            dropout=self.dropout,
+            bias=self.query_projection.bias is not None,
+            batch_first=True,
+        ).to(weight)
+        theirs.load_state_dict(state_to_torch(self.state_dict()))
+        return theirs.train(self.training)
+
+
+_INPUTS = ("query_projection", "key_projection", "value_projection")
+
+
+def state_from_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return an ``nn.MultiheadAttention``'s state dict under ``MultiHeadAttention``'s names.
+
+    torch stacks the three input projections, each [d_model, d_model], into one.
+    """
+    ours = {}
+    for kind in ("weight", "bias"):
+        if f"in_proj_{kind}" in state:
+            ours |= zip(
+                (f"{name}.{kind}" for name in _INPUTS),
+                state[f"in_proj_{kind}"].chunk(3),
+                strict=True,
+            )
+            ours[f"output_projection.{kind}"] = state[f"out_proj.{kind}"]
+    return ours
+
+
+def state_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return a ``MultiHeadAttention``'s state dict under ``nn.MultiheadAttention``'s names."""
+    theirs = {}
+    for kind in ("weight", "bias"):
+        if f"output_projection.{kind}" in state:
+            theirs[f"in_proj_{kind}"] = torch.cat([state[f"{name}.{kind}"] for name in _INPUTS])
+            theirs[f"out_proj.{kind}"] = state[f"output_projection.{kind}"]
+    return theirs
+
+
+def _split(x: Float[Tensor, "... T width"], num_heads: int) -> Float[Tensor, "... h T d_k"]:
+    """Consecutive columns become heads; the heads move in front of the tokens."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(-2, -3)
+
+
+def _merge(x: Float[Tensor, "... h T d_k"]) -> Float[Tensor, "... T width"]:
+    """The heads' columns side by side again."""
+    return x.transpose(-2, -3).flatten(-2)

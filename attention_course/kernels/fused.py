@@ -1,0 +1,42 @@
+"""torch's own fused attention, which never stores the weights."""
+
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attention_course import masks
+
+
+def fused(
+    query: Float[Tensor, "... T_q d_k"],
+    key: Float[Tensor, "... T_k d_k"],
+    value: Float[Tensor, "... T_k d_v"],
+    attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
+    *,
+    is_causal: bool,
+    scale: float | None,
+    dropout_p: float,
+    window: int | None,
+    enable_gqa: bool,
+) -> Float[Tensor, "... T_q d_v"]:
+    """Return ``F.scaled_dot_product_attention``'s context under this package's meaning of the masks.
+
+    Inputs are taken to be checked: torch reads past the keys when the value is longer. Shapes as in
+    ``attention.scaled_dot_product_attention``.
+    """
+    # The flag lets torch skip the blocks above the diagonal, which it does for no mask tensor. It
+    # means the same here and in torch only for as many queries as keys.
+    flag = is_causal and attn_mask is None and window is None and query.shape[-2] == key.shape[-2]
+    mask = None if flag else masks.with_structure(attn_mask, query, key, is_causal=is_causal, window=window)
+    if mask is not None and mask.is_floating_point():
+        mask = mask.to(query.dtype)
+    return F.scaled_dot_product_attention(
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=dropout_p,
+        is_causal=flag,
+        scale=scale,
+        enable_gqa=enable_gqa,
+    )

@@ -1,0 +1,139 @@
+"""Who may look at whom?
+
+A mask is boolean and True where a query may look, as in ``F.scaled_dot_product_attention`` and
+Keras. Queries run down, keys across: the last two dimensions are [T_q, T_k].
+"""
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Mask = Bool[Tensor, "... T_q T_k"]
+
+
+def padding(lengths: Int[Tensor, " batch"], T: int) -> Bool[Tensor, "batch 1 T"]:
+    """Return the mask that hides the padding behind each sequence's ``lengths[i]`` tokens.
+
+    Shapes: lengths [batch] -> [batch, 1, T], to broadcast over the queries. With heads, insert
+    their dimension: ``padding(lengths, T).unsqueeze(1)``. Raises a ``ValueError`` for a length
+    below 0 or above ``T``.
+    """
+    if lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool:
+        raise TypeError(f"lengths must be integers, got {lengths.dtype}")
+    if lengths.dim() != 1:
+        raise ValueError(f"lengths must have shape [batch], got {tuple(lengths.shape)}")
+    if lengths.numel() and (lengths.min() < 0 or lengths.max() > T):
+        raise ValueError(f"lengths must lie between 0 and T = {T}, got {lengths.min()} to {lengths.max()}")
+    return (torch.arange(T, device=lengths.device) < lengths[:, None]).unsqueeze(-2)
+
+
+def causal(
+    T_q: int, T_k: int | None = None, *, device: torch.device | str | None = None
+) -> Bool[Tensor, "T_q T_k"]:
+    """Return the mask with which no query sees a later key, aligned at the last query and key.
+
+    Query i sees key j where j - i <= T_k - T_q. With T_q = T_k this is the usual lower triangle.
+    With T_q < T_k the queries are the *last* T_q positions, as in decoding with a cache; with
+    T_q > T_k the first T_q - T_k queries see nothing. torch's ``is_causal=True`` aligns the first
+    query with the first key instead (``torch.nn.attention.bias.causal_upper_left``).
+    """
+    T_k = T_q if T_k is None else T_k
+    return _distance(T_q, T_k, device) >= 0
+
+
+def window(
+    T_q: int,
+    T_k: int,
+    size: int,
+    *,
+    is_causal: bool = False,
+    device: torch.device | str | None = None,
+) -> Bool[Tensor, "T_q T_k"]:
+    """Return the mask of a sliding window: keys fewer than ``size`` positions away.
+
+    With ``is_causal`` each query sees itself and the ``size - 1`` keys before it; without, also the
+    ``size - 1`` keys after it. Positions are aligned at the last query and key, as in ``causal``.
+    Raises a ``ValueError`` when ``size`` is below 1.
+    """
+    return _band(T_q, T_k, size, is_causal, device)
+
+
+def combine(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
+    """Return the mask that allows what every one of ``masks`` allows; ``None`` allows everything.
+
+    Shapes broadcast. Raises a ``TypeError`` for a mask that is not boolean and a ``ValueError`` for
+    shapes that do not broadcast.
+    """
+    result = None
+    for mask in masks:
+        if mask is None:
+            continue
+        if mask.dtype != torch.bool:
+            raise TypeError(f"masks must be boolean (True = may look), got {mask.dtype}")
+        if result is None:
+            result = mask
+            continue
+        try:
+            result = result & mask
+        except RuntimeError as error:
+            raise ValueError(
+                f"masks must broadcast, got {tuple(result.shape)} and {tuple(mask.shape)}"
+            ) from error
+    return result
+
+
+def from_torch_blocked(mask: Bool[Tensor, "..."]) -> Bool[Tensor, "..."]:
+    """Return ``mask`` with its meaning turned round: nn.MultiheadAttention's True = may *not* look.
+
+    Works in both directions. ``key_padding_mask`` [batch, T_k] comes out as [batch, T_k]; insert
+    the dimensions for heads and queries yourself. Raises a ``TypeError`` for a mask that is not
+    boolean: a float mask is added to the scores and means the same everywhere.
+    """
+    if mask.dtype != torch.bool:
+        raise TypeError(f"mask must be boolean, got {mask.dtype}")
+    return ~mask
+
+
+def with_structure(
+    attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
+    query: Float[Tensor, "... T_q d_k"],
+    key: Float[Tensor, "... T_k d_k"],
+    *,
+    is_causal: bool = False,
+    window: int | None = None,
+) -> Bool[Tensor, "..."] | Float[Tensor, "..."] | None:
+    """Return one mask for what ``attn_mask``, ``is_causal`` and ``window`` allow together.
+
+    A boolean ``attn_mask`` stays boolean; a floating-point one, which is added to the scores, gets
+    -inf where the others forbid. ``None`` comes back when everything is allowed.
+    """
+    T_q, T_k, device = query.shape[-2], key.shape[-2], query.device
+    if window is not None:
+        structure = _band(T_q, T_k, window, is_causal, device)
+    elif is_causal:
+        structure = causal(T_q, T_k, device=device)
+    else:
+        return attn_mask
+    if attn_mask is not None and attn_mask.is_floating_point():
+        return attn_mask.masked_fill(~structure, -torch.inf)
+    return combine(attn_mask, structure)
+
+
+def _band(
+    T_q: int, T_k: int, size: int, is_causal: bool, device: torch.device | str | None
+) -> Bool[Tensor, "T_q T_k"]:
+    if size < 1:
+        raise ValueError(f"the window's size must be at least 1, got {size}")
+    distance = _distance(T_q, T_k, device)
+    near = distance.abs() < size
+    return near & (distance >= 0) if is_causal else near
+
+
+def _distance(T_q: int, T_k: int, device: torch.device | str | None) -> Int[Tensor, "T_q T_k"]:
+    """How far each key lies behind each query: 0 at the query itself, negative in its future."""
+    for name, length in (("T_q", T_q), ("T_k", T_k)):
+        if length < 0:
+            raise ValueError(f"{name} must be at least 0, got {length}")
+    query = torch.arange(T_k - T_q, T_k, device=device)
+    key = torch.arange(T_k, device=device)
+    return query[:, None] - key

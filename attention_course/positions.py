@@ -1,0 +1,169 @@
+"""Where does a token stand?
+
+Attention treats its keys as a set. Positions come in by adding a vector to each token (sinusoidal,
+learned), by turning queries and keys (rotary) or by a bias on the scores (ALiBi).
+"""
+
+import math
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Shaped
+from torch import Tensor, nn
+
+Layout = Literal["interleaved", "half"]
+
+
+def sinusoidal(
+    length: int,
+    d_model: int,
+    *,
+    base: float = 10000.0,
+    start: int = 0,
+    device: torch.device | str | None = None,
+) -> Float[Tensor, "length d_model"]:
+    """Return sin(pos·ω_i) in the even and cos(pos·ω_i) in the odd columns, ω_i = base^(-2i/d_model).
+
+    Shape [length, d_model], for positions ``start`` to ``start + length - 1`` (Vaswani et al. 2017,
+    section 3.5). Computed in float64, returned in float32. Raises a ``ValueError`` for an odd
+    ``d_model`` or a negative length.
+    """
+    if length < 0:
+        raise ValueError(f"length must be at least 0, got {length}")
+    positions = torch.arange(start, start + length, dtype=torch.float64)
+    angles = positions[:, None] * _frequencies("d_model", d_model, base)  # [length, d_model / 2]
+    table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # [length, d_model]
+    return table.to(device=device, dtype=torch.float32)
+
+
+class Sinusoidal(nn.Module):
+    """Adds the sinusoidal encoding to a sequence of any length (Vaswani et al. 2017, section 3.5)."""
+
+    def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
+        super().__init__()
+        _frequencies("d_model", d_model, base)  # an odd width is refused here, not at the first call
+        self.d_model, self.base = d_model, base
+
+    def forward(self, x: Float[Tensor, "... T d_model"], *, start: int = 0) -> Float[Tensor, "... T d_model"]:
+        """Return x plus the encoding of positions ``start`` onwards, in the dtype of x."""
+        _check_width(x, self.d_model)
+        table = sinusoidal(x.shape[-2], self.d_model, base=self.base, start=start, device=x.device)
+        return x + table.to(x.dtype)
+
+
+class Learned(nn.Module):
+    """Adds one learned vector per position, up to ``max_length`` (Gehring et al. 2017)."""
+
+    def __init__(self, max_length: int, d_model: int) -> None:
+        super().__init__()
+        if max_length < 1 or d_model < 1:
+            raise ValueError(f"max_length and d_model must be at least 1, got {max_length} and {d_model}")
+        self.table = nn.Parameter(torch.randn(max_length, d_model) * 0.02)
+
+    def forward(self, x: Float[Tensor, "... T d_model"], *, start: int = 0) -> Float[Tensor, "... T d_model"]:
+        """Return x plus the vectors of positions ``start`` onwards.
+
+        Raises a ``ValueError`` for positions that have no vector.
+        """
+        max_length, d_model = self.table.shape
+        _check_width(x, d_model)
+        end = start + x.shape[-2]
+        if start < 0 or end > max_length:
+            raise ValueError(
+                f"positions {start} to {end - 1} do not lie within the {max_length} learned ones"
+            )
+        return x + self.table[start:end].to(x.dtype)
+
+
+def rotate(
+    x: Float[Tensor, "... T d_k"],
+    positions: Shaped[Tensor, "... T"],
+    *,
+    base: float = 10000.0,
+    layout: Layout = "interleaved",
+) -> Float[Tensor, "... T d_k"]:
+    """Turn pair i of each vector by the angle pos·ω_i, ω_i = base^(-2i/d_k) (Su et al. 2021, equation 34).
+
+    Shapes: x [..., T, d_k], positions broadcastable to [..., T] -> [..., T, d_k]. The layout says
+    which entries make a pair: "interleaved" pairs 2i with 2i + 1 (the paper, GPT-J), "half" pairs i
+    with i + d_k/2 (GPT-NeoX, Llama in Hugging Face's library). Weights trained with one are useless
+    with the other. Raises a ``ValueError`` for an odd d_k, another layout, or positions that do not fit.
+    """
+    frequencies = _frequencies("d_k", x.shape[-1], base).to(x.device, torch.float32)
+    try:
+        torch.broadcast_shapes(positions.shape, x.shape[:-1])
+    except RuntimeError as error:
+        raise ValueError(
+            f"positions must broadcast to {tuple(x.shape[:-1])}, got {tuple(positions.shape)}"
+        ) from error
+    angles = positions[..., None] * frequencies  # [..., T, d_k / 2]
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    cos, sin = angles.cos().to(wide.dtype), angles.sin().to(wide.dtype)
+    if layout == "interleaved":
+        first, second = wide[..., 0::2], wide[..., 1::2]
+    elif layout == "half":
+        first, second = wide.chunk(2, dim=-1)
+    else:
+        raise ValueError(f'layout must be "interleaved" or "half", got {layout!r}')
+    turned = (first * cos - second * sin, first * sin + second * cos)
+    both = torch.stack(turned, dim=-1).flatten(-2) if layout == "interleaved" else torch.cat(turned, dim=-1)
+    return both.to(x.dtype)
+
+
+class Rotary(nn.Module):
+    """Turns queries or keys by their position; q·k then depends on the distance only (Su et al. 2021)."""
+
+    def __init__(self, d_k: int, *, base: float = 10000.0, layout: Layout = "interleaved") -> None:
+        super().__init__()
+        _frequencies("d_k", d_k, base)
+        if layout not in ("interleaved", "half"):
+            raise ValueError(f'layout must be "interleaved" or "half", got {layout!r}')
+        self.d_k, self.base, self.layout = d_k, base, layout
+
+    def forward(self, x: Float[Tensor, "... T d_k"], *, start: int = 0) -> Float[Tensor, "... T d_k"]:
+        """Return x turned for positions ``start`` onwards."""
+        _check_width(x, self.d_k)
+        positions = torch.arange(start, start + x.shape[-2], device=x.device)
+        return rotate(x, positions, base=self.base, layout=self.layout)
+
+
+def alibi_slopes(num_heads: int) -> Float[Tensor, " num_heads"]:
+    """Return one slope per head, 2^(-8/h), 2^(-16/h), … (Press et al. 2022, section 3).
+
+    For h that is no power of two: the slopes of the power below, then every other one of the power
+    above, as in the authors' code. Raises a ``ValueError`` for fewer than one head.
+    """
+    if num_heads < 1:
+        raise ValueError(f"num_heads must be at least 1, got {num_heads}")
+
+    def geometric(count: int) -> list[float]:
+        return [2.0 ** (-8.0 * (head + 1) / count) for head in range(count)]
+
+    below = 2 ** int(math.log2(num_heads))
+    return torch.tensor(geometric(below) + geometric(2 * below)[0::2][: num_heads - below])
+
+
+def alibi_bias(
+    num_heads: int, T_q: int, T_k: int | None = None, *, device: torch.device | str | None = None
+) -> Float[Tensor, "num_heads T_q T_k"]:
+    """Return -slope · distance for every head, query and key, to be added to the scores.
+
+    Shape [num_heads, T_q, T_k]. The last query stands at the last key, as in ``masks.causal``. The
+    distance counts in both directions; a causal mask hides the later keys.
+    """
+    T_k = T_q if T_k is None else T_k
+    query = torch.arange(T_k - T_q, T_k, device=device)
+    key = torch.arange(T_k, device=device)
+    distance = (query[:, None] - key).abs()
+    return -alibi_slopes(num_heads).to(device)[:, None, None] * distance
+
+
+def _frequencies(name: str, width: int, base: float) -> Float[Tensor, " pairs"]:
+    if width < 2 or width % 2:
+        raise ValueError(f"{name} must be even and at least 2 (sines and cosines pair up), got {width}")
+    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+
+
+def _check_width(x: Tensor, width: int) -> None:
+    if x.shape[-1] != width:
+        raise ValueError(f"x must have shape [..., T, {width}], got {tuple(x.shape)}")

@@ -1,0 +1,250 @@
+"""How well does a key match a query?
+
+A score is a function ``(query [..., T_q, d_q], key [..., T_k, d_k]) -> [..., T_q, T_k]``. Leading
+dimensions broadcast. The functions are the formulas; the modules hold their learned weights.
+
+Inputs narrower than float32 are widened first, so that a product of large float16 numbers does
+not overflow before the softmax sees it.
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Query = Float[Tensor, "... T_q d_q"]
+Key = Float[Tensor, "... T_k d_k"]
+Scores = Float[Tensor, "... T_q T_k"]
+
+
+def dot(query: Query, key: Key) -> Scores:
+    """Return q·k for every pair (Luong et al. 2015, section 3.1, "dot").
+
+    Shapes: query [..., T_q, d_k], key [..., T_k, d_k] -> [..., T_q, T_k]. Raises a ``ValueError``
+    when the two widths differ.
+    """
+    query, key = _widened(query, key)
+    _same_width(query, key)
+    return query @ key.mT
+
+
+def scaled_dot(query: Query, key: Key, *, scale: float | None = None) -> Scores:
+    """Return q·k times ``scale``, which is 1/√d_k unless given (Vaswani et al. 2017, equation 1).
+
+    Shapes: query [..., T_q, d_k], key [..., T_k, d_k] -> [..., T_q, T_k].
+    """
+    query, key = _widened(query, key)
+    _same_width(query, key)
+    if scale is None:
+        scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    return (query * scale) @ key.mT  # scaled before the product: it cannot overflow on the way
+
+
+def cosine(query: Query, key: Key, *, eps: float = 1e-8) -> Scores:
+    """Return the cosine of the angle between q and k (Graves et al. 2014, equation 6).
+
+    Shapes: query [..., T_q, d_k], key [..., T_k, d_k] -> [..., T_q, T_k], each between -1 and 1.
+    Vectors shorter than ``eps`` count as length ``eps``: a zero vector matches everything equally.
+    """
+    query, key = _widened(query, key)
+    _same_width(query, key)
+    return nn.functional.normalize(query, dim=-1, eps=eps) @ nn.functional.normalize(key, dim=-1, eps=eps).mT
+
+
+def general(query: Query, key: Key, weight: Float[Tensor, "d_q d_k"]) -> Scores:
+    """Return qᵀ W k: a dot product after the key was mapped to the query's space (Luong et al. 2015).
+
+    Shapes: query [..., T_q, d_q], key [..., T_k, d_k], weight [d_q, d_k] -> [..., T_q, T_k].
+    """
+    query, key, weight = _widened(query, key, weight)
+    _fits("weight", weight, (query.shape[-1], key.shape[-1]), "[d_q, d_k]")
+    return (query @ weight) @ key.mT
+
+
+def additive(
+    query: Query,
+    key: Key,
+    query_weight: Float[Tensor, "d_q hidden"],
+    key_weight: Float[Tensor, "d_k hidden"],
+    v: Float[Tensor, " hidden"],
+) -> Scores:
+    """Return vᵀ tanh(W_q q + W_k k), each side projected once (Bahdanau et al. 2015, appendix A.1.2).
+
+    Shapes: query [..., T_q, d_q], key [..., T_k, d_k], query_weight [d_q, hidden], key_weight
+    [d_k, hidden], v [hidden] -> [..., T_q, T_k].
+    """
+    query, key, query_weight, key_weight, v = _widened(query, key, query_weight, key_weight, v)
+    _fits("query_weight", query_weight, (query.shape[-1], v.shape[-1]), "[d_q, hidden]")
+    _fits("key_weight", key_weight, (key.shape[-1], v.shape[-1]), "[d_k, hidden]")
+    return additive_projected(query @ query_weight, key @ key_weight, v)
+
+
+def additive_projected(
+    query: Float[Tensor, "... T_q hidden"],
+    key: Float[Tensor, "... T_k hidden"],
+    v: Float[Tensor, " hidden"],
+) -> Scores:
+    """Return vᵀ tanh(q + k) for queries and keys that are projected already.
+
+    A decoder that asks the same keys at every step projects them once and calls this. Shapes: query
+    [..., T_q, hidden], key [..., T_k, hidden], v [hidden] -> [..., T_q, T_k].
+    """
+    query, key, v = _widened(query, key, v)
+    _same_width(query, key)
+    _fits("v", v, (query.shape[-1],), "[hidden]")
+    pairs = query.unsqueeze(-2) + key.unsqueeze(-3)  # [..., T_q, T_k, hidden]
+    return pairs.tanh() @ v
+
+
+def concat(query: Query, key: Key, weight: Float[Tensor, "d hidden"], v: Float[Tensor, " hidden"]) -> Scores:
+    """Return vᵀ tanh(W [q; k]), with the concatenation built (Luong et al. 2015, section 3.1).
+
+    Equal to ``additive`` when the rows of ``weight`` are those of its two weights, one below the
+    other. Shapes: query [..., T_q, d_q], key [..., T_k, d_k], weight [d_q + d_k, hidden], v [hidden]
+    -> [..., T_q, T_k].
+    """
+    query, key, weight, v = _widened(query, key, weight, v)
+    _fits("weight", weight, (query.shape[-1] + key.shape[-1], v.shape[-1]), "[d_q + d_k, hidden]")
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    pairs = (*leading, query.shape[-2], key.shape[-2])
+    rows = query.unsqueeze(-2).expand(*pairs, -1)  # [..., T_q, T_k, d_q]
+    columns = key.unsqueeze(-3).expand(*pairs, -1)  # [..., T_q, T_k, d_k]
+    return (torch.cat((rows, columns), dim=-1) @ weight).tanh() @ v
+
+
+class Dot(nn.Module):
+    """q·k as a module (Luong et al. 2015); no weights."""
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        return dot(query, key)
+
+
+class ScaledDot(nn.Module):
+    """q·k / √d_k as a module (Vaswani et al. 2017, equation 1); no weights."""
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        return scaled_dot(query, key)
+
+
+class Cosine(nn.Module):
+    """The cosine of q and k times a learned sharpness β, held as log β (Graves et al. 2014, equation 5).
+
+    A bare cosine lies between -1 and 1, which no softmax can turn into a sharp choice.
+    """
+
+    def __init__(self, sharpness: float = 1.0) -> None:
+        super().__init__()
+        if sharpness <= 0:
+            raise ValueError(f"sharpness must be above 0, got {sharpness}")
+        self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        return self.log_sharpness.exp() * cosine(query, key)
+
+
+class General(nn.Module):
+    """qᵀ W k with a learned W [d_q, d_k] (Luong et al. 2015, "general")."""
+
+    def __init__(self, d_q: int, d_k: int) -> None:
+        super().__init__()
+        self.weight = _uniform(d_q, d_k)
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        return general(query, key, self.weight)
+
+
+class Additive(nn.Module):
+    """vᵀ tanh(W_q q + W_k k) with learned weights (Bahdanau et al. 2015).
+
+    For a decoder that asks the same keys at every step: ``project_key`` once, then
+    ``projected(query, projected_key)`` at each step.
+    """
+
+    def __init__(self, d_q: int, d_k: int, hidden: int) -> None:
+        super().__init__()
+        self.query_weight = _uniform(d_q, hidden)
+        self.key_weight = _uniform(d_k, hidden)
+        self.v = _uniform(hidden)
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        return additive(query, key, self.query_weight, self.key_weight, self.v)
+
+    def project_key(self, key: Key) -> Float[Tensor, "... T_k hidden"]:
+        """Return W_k k, [..., T_k, hidden]: what ``projected`` takes as its keys."""
+        return key @ self.key_weight
+
+    def projected(self, query: Query, projected_key: Float[Tensor, "... T_k hidden"]) -> Scores:
+        """Return the scores for keys that went through ``project_key`` before."""
+        return additive_projected(query @ self.query_weight, projected_key, self.v)
+
+
+class Concat(nn.Module):
+    """vᵀ tanh(W [q; k]) with learned weights (Luong et al. 2015, "concat")."""
+
+    def __init__(self, d_q: int, d_k: int, hidden: int) -> None:
+        super().__init__()
+        self.weight = _uniform(d_q + d_k, hidden)
+        self.v = _uniform(hidden)
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        return concat(query, key, self.weight, self.v)
+
+
+class Location(nn.Module):
+    """W q: scores from the query alone, one per position (Luong et al. 2015, equation 8).
+
+    The key gives only the number of positions, never its content.
+    """
+
+    def __init__(self, d_q: int, max_length: int) -> None:
+        super().__init__()
+        self.weight = _uniform(d_q, max_length)
+
+    def forward(self, query: Query, key: Key) -> Scores:
+        query, weight = _widened(query, self.weight)
+        length, longest = key.shape[-2], weight.shape[-1]
+        if length > longest:
+            raise ValueError(f"key has {length} positions, but Location was built for max_length={longest}")
+        scores = query @ weight[:, :length]  # [..., T_q, T_k]
+        leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+        return scores.expand(*leading, *scores.shape[-2:])
+
+
+def _uniform(*shape: int) -> nn.Parameter:
+    """A weight that keeps the size of what it multiplies: uniform within ±1/√(rows), as nn.Linear's."""
+    if min(shape) <= 0:
+        raise ValueError(f"every width must be at least 1, got {shape}")
+    bound = 1 / math.sqrt(shape[0])
+    return nn.Parameter(torch.empty(*shape).uniform_(-bound, bound))
+
+
+def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Float16 and bfloat16 become float32; wider types stay. All on one device, of one dtype."""
+    first, *others = tensors
+    for tensor in tensors:
+        if not tensor.is_floating_point():
+            raise TypeError(f"query, key and weights must be floating point, got {tensor.dtype}")
+    for other in others:
+        if other.device != first.device:
+            raise ValueError(f"query and key must be on one device, got {first.device} and {other.device}")
+        # Under autocast, activations are narrow while the weights stay float32.
+        if other.dtype != first.dtype and not torch.is_autocast_enabled(first.device.type):
+            raise TypeError(f"query and key must have one dtype, got {first.dtype} and {other.dtype}")
+    common = torch.float32
+    for tensor in tensors:
+        common = torch.promote_types(common, tensor.dtype)
+    return tuple(tensor.to(common) for tensor in tensors)
+
+
+def _same_width(query: Tensor, key: Tensor) -> None:
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(
+            "query and key must have the same width, got "
+            f"query {tuple(query.shape)} and key {tuple(key.shape)}"
+        )
+
+
+def _fits(name: str, weight: Tensor, expected: tuple[int, ...], meaning: str) -> None:
+    if tuple(weight.shape) != expected:
+        raise ValueError(f"{name} must have shape {meaning} = {expected}, got {tuple(weight.shape)}")
