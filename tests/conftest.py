@@ -1,18 +1,25 @@
 """What every test gets: shapes checked at run time, a seed, few threads, GPU tests where there is one."""
 
 import os
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
+from hypothesis.database import DirectoryBasedExampleDatabase
 from jaxtyping import config, install_import_hook
 
 # Before anything imports the package: from here on every annotation in it is checked at each call.
 install_import_hook("attention_course", "beartype.beartype")
 
-hypothesis.settings.register_profile(
-    "course", deadline=None, derandomize=os.environ.get("CI") == "true"
-)
+# Draws differ from run to run on a reader's machine, where failing ones are kept; under CI they never do.
+if os.environ.get("CI") == "true":
+    hypothesis.settings.register_profile("course", deadline=None, derandomize=True)
+else:
+    examples = Path(__file__).resolve().parent.parent / "_build" / ".hypothesis"
+    hypothesis.settings.register_profile(
+        "course", deadline=None, database=DirectoryBasedExampleDatabase(examples)
+    )
 hypothesis.settings.load_profile("course")
 
 

@@ -1,0 +1,81 @@
+# `make book` and `make test` are all a fresh machine needs; `make help` lists the rest.
+
+PYTHON ?= python3
+PORT ?= 8000
+# No cell may take longer; on a busy machine: make test CELL_SECONDS=600
+CELL_SECONDS ?= 120
+VENV := .venv
+BIN := $(VENV)/bin
+PAGES := _build/html
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+# Two test processes share the cores, and the chapters' models are small: more threads would only wait for each other.
+THREADS := $(shell expr \( $(CORES) + 1 \) / 2)
+RUN := OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) $(BIN)
+PYTEST := $(RUN)/pytest -n 2 --dist=loadfile
+NOTEBOOKS := $(wildcard book exercises/source)
+
+.DEFAULT_GOAL := help
+.PHONY: help environment book test serve lab tidy repository clean distclean
+
+help: ## list what there is to make
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
+
+environment: $(VENV)/.complete ## make the Python environment in .venv
+
+$(VENV)/.complete: requirements.txt pyproject.toml
+	@command -v "$(PYTHON)" >/dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$("$(PYTHON)" --version 2>&1); Python 3.11 or newer is needed. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.txt
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	$(BIN)/python -m pip check
+	@touch $@
+
+# After a failure the pages are read again next time: Sphinx would not repeat the warnings of pages it has read.
+book: environment ## run every notebook and build the book, warnings are errors
+	@$(RUN)/jupyter-book build . -W -n --keep-going || { rm -rf _build/.doctrees; echo "The book was not built: see the warnings and errors above." >&2; exit 1; }
+	@echo
+	@echo "The book is in $(PAGES). Open file://$(CURDIR)/$(PAGES)/index.html, or run make serve."
+
+test: book ## run every test: package, exercises, notebooks, built pages (again: make test FORCE=1)
+	@state=$$($(BIN)/python tests/state.py); \
+	if [ -z "$(FORCE)" ] && [ "$$state" = "$$(cat _build/tested 2>/dev/null)" ]; then \
+		echo "Every test passed on $$(cat _build/tested.when), and nothing has changed since."; \
+		echo "To run them again: make test FORCE=1"; \
+	else \
+		rm -f _build/tested; failed=0; \
+		echo "Notebooks: every cell runs, every stored output is compared."; \
+		$(PYTEST) --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS) $(NOTEBOOKS) || failed=1; \
+		echo "Package, exercises, project, built pages:"; \
+		$(PYTEST) tests || failed=1; \
+		if [ $$failed = 1 ]; then echo "Some tests failed: see above." >&2; exit 1; fi; \
+		date "+%Y-%m-%d %H:%M" > _build/tested.when; \
+		echo "$$state" > _build/tested; \
+	fi
+
+serve: book ## build the book and serve it on this machine (PORT=8000)
+	@echo "Serving the book at http://localhost:$(PORT)/ (stop with Ctrl-C)"
+	@$(BIN)/python -m http.server --bind localhost --directory $(PAGES) $(PORT)
+
+lab: environment ## open the chapters and exercises in JupyterLab
+	$(BIN)/jupyter lab --LabApp.default_url=/lab/tree/book/index.ipynb
+
+tidy: environment ## format and lint the code, strip the notebooks
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find book exercises -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --keep-id {} +
+	$(BIN)/codespell
+
+repository: ## change the repository's address everywhere: make repository URL=https://github.com/NAME/REPOSITORY
+	@echo "$(URL)" | grep -Eq '^https://github\.com/[A-Za-z0-9._-]+/[A-Za-z0-9._-]+$$' || { echo "Say which: make repository URL=https://github.com/NAME/REPOSITORY" >&2; exit 1; }
+	@old=$$(sed -n 's|^  url: https://github.com/||p' _config.yml); new=$$(echo "$(URL)" | sed 's|https://github.com/||'); \
+	grep -rlI --exclude-dir=.git --exclude-dir=$(VENV) --exclude-dir=_build --exclude-dir=vendor --exclude-dir='*.egg-info' "$$old" . | while read -r file; do \
+		sed -i.old "s|$$old|$$new|g" "$$file" && rm "$$file.old" && echo "$$file"; \
+	done
+
+clean: ## remove what was built
+	rm -rf _build
+
+distclean: clean ## remove the environment, too
+	rm -rf $(VENV) *.egg-info

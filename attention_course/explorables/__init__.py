@@ -1,0 +1,6 @@
+"""Figures that move without a kernel: plain HTML and JavaScript, their numbers from the package."""
+
+from attention_course.explorables.query_and_keys import query_and_keys
+from attention_course.explorables.who_looks_at_whom import who_looks_at_whom
+
+__all__ = ["query_and_keys", "who_looks_at_whom"]

@@ -1,0 +1,1 @@
+"""Grading a class: from source notebooks to what learners get."""

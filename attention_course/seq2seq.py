@@ -1,0 +1,218 @@
+"""A recurrent encoder and two decoders: one reads a fixed vector, the other attends.
+
+The encoder turns a source sentence into one state per token and one summary of the whole. A decoder
+writes the target token by token: given the tokens before it, it returns the logits of the next.
+What a decoder may read is its ``memory``, made once per sentence by ``remember``. For the fixed
+vector that is the summary; for attention, the states too.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from attention_course import masks
+from attention_course.attention import attend
+from attention_course.scores import Additive
+
+Tokens = Int[Tensor, "B T_q"]
+States = Float[Tensor, "B T_k d_k"]
+Summary = Float[Tensor, "B d_k"]
+Lengths = Int[Tensor, " B"]
+State = Float[Tensor, "B hidden"]
+Logits = Float[Tensor, "B T_q vocabulary"]
+Weights = Float[Tensor, "B T_q T_k"]
+
+
+class Encoder(nn.Module):
+    """A bidirectional GRU over the source (Bahdanau et al. 2015, section 3.2)."""
+
+    def __init__(self, num_tokens: int, embedding_dim: int, hidden_size: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, embedding_dim)
+        self.rnn = nn.GRU(embedding_dim, hidden_size, batch_first=True, bidirectional=True)
+
+    def forward(self, source: Int[Tensor, "B T_k"], lengths: Lengths) -> tuple[States, Summary]:
+        """Return one state per token and a summary of the sentence; padding changes neither.
+
+        Shapes: source [B, T_k], lengths [B] -> states [B, T_k, 2·hidden_size], 0 behind each
+        sentence's end, and summary [B, 2·hidden_size]: the last state read forwards beside the last
+        state read backwards. Raises a ``ValueError`` for no sentences and for a length below 1
+        or above T_k.
+        """
+        if not len(lengths):
+            raise ValueError("source must hold at least one sentence, got none")
+        if lengths.min() < 1 or lengths.max() > source.shape[1]:
+            raise ValueError(
+                f"lengths must lie between 1 and T_k = {source.shape[1]}, "
+                f"got {lengths.min()} to {lengths.max()}"
+            )
+        embedded = self.embedding(source)  # [B, T_k, embedding_dim]
+        # Packed, the backward GRU starts at each sentence's own last token, not in its padding.
+        packed = nn.utils.rnn.pack_padded_sequence(
+            embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
+        )
+        states, last = self.rnn(packed)  # last [2, B, hidden_size]
+        states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
+        return states, torch.cat((last[0], last[1]), dim=-1)
+
+
+class FixedVectorDecoder(nn.Module):
+    """A GRU that reads one vector of the source at every step (Cho et al. 2014, section 2.2)."""
+
+    def __init__(self, num_tokens: int, embedding_dim: int, hidden_size: int, d_k: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, embedding_dim)
+        self.start = nn.Linear(d_k, hidden_size)
+        self.rnn = nn.GRU(embedding_dim + d_k, hidden_size, batch_first=True)
+        self.output = nn.Linear(hidden_size + d_k + embedding_dim, num_tokens)
+
+    def remember(self, states: States, summary: Summary, lengths: Lengths) -> Summary:
+        """Return all that this decoder keeps of the source: the summary."""
+        return summary
+
+    def forward(
+        self, previous: Tokens, memory: Summary, state: State | None = None
+    ) -> tuple[Logits, None, State]:
+        """Return the next tokens' logits, no weights, and the last state to go on from.
+
+        Shapes: previous [B, T_q], memory [B, d_k], state [B, hidden] or ``None`` at the start ->
+        logits [B, T_q, num_tokens], None, state [B, hidden].
+        """
+        if state is None:
+            state = self.start(memory).tanh()
+        embedded = self.embedding(previous)  # [B, T_q, embedding_dim]
+        context = memory.unsqueeze(1).expand(-1, previous.shape[1], -1)  # [B, T_q, d_k]: T_q times the same
+        states, _ = self.rnn(torch.cat((embedded, context), dim=-1), state.unsqueeze(0))  # [B, T_q, hidden]
+        logits = self.output(torch.cat((states, context, embedded), dim=-1))
+        return logits, None, states[:, -1]
+
+
+class Memory(NamedTuple):
+    """What an attending decoder keeps of the source: keys to score, values to mix, who is padding."""
+
+    keys: Float[Tensor, "B T_k hidden"]
+    values: States
+    mask: Bool[Tensor, "B 1 T_k"]
+    summary: Summary
+
+
+class BahdanauDecoder(nn.Module):
+    """A GRU that attends before each update of its state (Bahdanau et al. 2015, section 3.1)."""
+
+    def __init__(self, num_tokens: int, embedding_dim: int, hidden_size: int, d_k: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, embedding_dim)
+        self.start = nn.Linear(d_k, hidden_size)
+        self.score = Additive(hidden_size, d_k, hidden_size)
+        self.cell = nn.GRUCell(embedding_dim + d_k, hidden_size)
+        self.output = nn.Linear(hidden_size + d_k + embedding_dim, num_tokens)
+
+    def remember(self, states: States, summary: Summary, lengths: Lengths) -> Memory:
+        """Return the states as values and, projected once for all steps, as keys."""
+        mask = masks.padding(lengths, states.shape[1])
+        return Memory(self.score.project_key(states), states, mask, summary)
+
+    def forward(
+        self, previous: Tokens, memory: Memory, state: State | None = None
+    ) -> tuple[Logits, Weights, State]:
+        """Return the next tokens' logits, the weights they were written with, and the last state.
+
+        Shapes: previous [B, T_q], state [B, hidden] or ``None`` at the start -> logits
+        [B, T_q, num_tokens], weights [B, T_q, T_k], state [B, hidden].
+        """
+        if state is None:
+            state = self.start(memory.summary).tanh()
+        embedded = self.embedding(previous)  # [B, T_q, embedding_dim]
+        states, contexts, weights = [], [], []
+        for t in range(previous.shape[1]):
+            query = state.unsqueeze(1)  # [B, 1, hidden]: the state *before* this step
+            context, weight = attend(
+                query, memory.keys, memory.values, mask=memory.mask, score=self.score.projected
+            )  # [B, 1, d_k], [B, 1, T_k]
+            state = self.cell(torch.cat((embedded[:, t], context.squeeze(1)), dim=-1), state)
+            states.append(state)
+            contexts.append(context)
+            weights.append(weight)
+        read = (torch.stack(states, 1), torch.cat(contexts, 1), embedded)
+        logits = self.output(torch.cat(read, dim=-1))
+        return logits, torch.cat(weights, 1), state
+
+
+class EncoderDecoder(nn.Module):
+    """An encoder and a decoder (Sutskever et al. 2014; Cho et al. 2014)."""
+
+    def __init__(self, encoder: nn.Module, decoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.decoder = decoder
+
+    def read(self, source: Int[Tensor, "B T_k"], lengths: Lengths) -> Any:
+        """Return what the decoder keeps of ``source`` [B, T_k] with ``lengths`` [B]."""
+        return self.decoder.remember(*self.encoder(source, lengths), lengths)
+
+    def forward(
+        self, source: Int[Tensor, "B T_k"], lengths: Lengths, previous: Tokens
+    ) -> tuple[Logits, Weights | None]:
+        """Return logits and weights with the right tokens fed in: teacher forcing.
+
+        Shapes: source [B, T_k], lengths [B], previous [B, T_q] -> logits [B, T_q, num_tokens],
+        weights [B, T_q, T_k], or ``None`` from a decoder without attention.
+        """
+        logits, weights, _ = self.decoder(previous, self.read(source, lengths))
+        return logits, weights
+
+
+def recurrent(
+    decoder: type[nn.Module],
+    num_source: int,
+    num_target: int,
+    *,
+    embedding_dim: int,
+    hidden_size: int,
+) -> EncoderDecoder:
+    """Return an encoder-decoder: ``hidden_size`` numbers in a decoder's state and in an encoder's.
+
+    Each direction of the encoder has half of them. Raises a ``ValueError`` for an odd number.
+    """
+    if hidden_size % 2:
+        raise ValueError(f"hidden_size must be even, got {hidden_size}")
+    return EncoderDecoder(
+        Encoder(num_source, embedding_dim, hidden_size // 2),
+        decoder(num_target, embedding_dim, hidden_size, d_k=hidden_size),
+    )
+
+
+@torch.no_grad()
+def greedy(
+    model: EncoderDecoder,
+    source: Int[Tensor, "B T_k"],
+    lengths: Lengths,
+    *,
+    bos: int,
+    eos: int,
+    max_length: int,
+) -> tuple[Tokens, Weights | None]:
+    """Return the most likely token at every step, each fed back in as the next step's input.
+
+    Shapes: source [B, T_k], lengths [B] -> tokens [B, T_q] and weights [B, T_q, T_k] (``None``
+    without attention). T_q ends with the last sentence's ``eos``, at ``max_length`` at the latest;
+    what follows a sentence's first ``eos`` is ``eos`` too. Raises a ``ValueError`` for a
+    ``max_length`` below 1.
+    """
+    if max_length < 1:
+        raise ValueError(f"max_length must be at least 1, got {max_length}")
+    memory, state = model.read(source, lengths), None
+    token = torch.full((len(source), 1), bos, device=source.device)
+    done = torch.zeros_like(token, dtype=torch.bool)
+    tokens, weights = [], []
+    for _ in range(max_length):
+        logits, weight, state = model.decoder(token, memory, state)  # [B, 1, num_tokens]
+        token = logits.argmax(-1).masked_fill(done, eos)  # [B, 1]
+        done = done | (token == eos)
+        tokens.append(token)
+        weights.append(weight)
+        if done.all():
+            break
+    return torch.cat(tokens, 1), None if weights[0] is None else torch.cat(weights, 1)

@@ -1,0 +1,658 @@
+"""Checks: the right answer passes, every usual mistake is named, garbage is told apart."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import textwrap
+import warnings
+from collections import namedtuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attention_course import attend, checks, masked_softmax
+from attention_course.checks import CheckFailed, check, find_exercise, hint, inputs, progress, report, session
+from attention_course.checks import judge as judging
+from attention_course.checks.exercise import Case
+from attention_course.checks.judge import STAGES, judge_function
+from attention_course.checks.observe import observe, printable, undisturbed
+from attention_course.scores import scaled_dot
+
+EXERCISES = [one for chapter in checks.chapters() for one in chapter.exercises]
+MISTAKES = [(one, mistake) for one in EXERCISES for mistake in one.mistakes]
+
+SCORES, SOFTMAX, ATTENTION, SELF_ATTENTION, JACOBIAN = (
+    find_exercise(f"03_scaled_dot_product.{name}")
+    for name in ("scores", "softmax", "attention", "self_attention", "softmax_jacobian")
+)
+
+
+def by_name(values):
+    return [f"{one.name.partition('.')[2]}-{mistake.name}" for one, mistake in values]
+
+
+@pytest.fixture(autouse=True)
+def fresh_session(monkeypatch):
+    monkeypatch.setattr(session, "_LATEST", {})
+
+
+def right_scores(query, key):
+    return query @ key.mT / query.shape[-1] ** 0.5
+
+
+# What an exercise is --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.name)
+class TestExercise:
+    def test_the_reference_passes_whatever_is_drawn(self, exercise):
+        for seed in (*range(20), -1, 2**80):
+            assert judge_function(exercise, exercise.reference, seed).findings == ()
+
+    def test_inputs_follow_the_seed(self, exercise):
+        for case in exercise.cases:
+            same, again = case.inputs(3), case.inputs(3)
+            assert all(map(torch.equal, same, again))
+            assert not all(all(map(torch.equal, same, case.inputs(other))) for other in (4, 5, 6))
+
+    def test_inputs_do_not_follow_the_notebook(self, exercise):
+        before = [case.inputs() for case in exercise.cases]
+        torch.set_default_dtype(torch.float64)
+        try:
+            with torch.device("meta"):
+                after = [case.inputs() for case in exercise.cases]
+        finally:
+            torch.set_default_dtype(torch.float32)
+        for one, other in zip(before, after, strict=True):
+            assert [x.dtype for x in one] == [x.dtype for x in other]
+            assert all(map(torch.equal, one, other))
+
+    def test_it_is_described(self, exercise):
+        assert 1 <= exercise.points <= 3 and 1 <= exercise.difficulty <= 3
+        assert exercise.minutes > 0 and len(exercise.hints) >= 2
+        assert len(exercise.stars) == 3
+        for things in (exercise.cases, exercise.mistakes):
+            assert len({one.name for one in things}) == len(things)
+        messages = [mistake.message for mistake in exercise.mistakes]
+        assert len(set(messages)) == len(messages)
+
+    def test_cases_cover_what_hides_mistakes(self, exercise):
+        drawn = [case.inputs() for case in exercise.cases]
+        assert any(case.gradient for case in exercise.cases)
+        assert any(one[0].dim() > 2 for one in drawn), "leading axes"
+        assert any(one[0].dtype == torch.float64 for one in drawn) or exercise is SELF_ATTENTION
+
+
+def test_sizes_all_differ_where_queries_meet_keys():
+    for exercise in (SCORES, ATTENTION):
+        for case in exercise.cases:
+            query, key, *value = case.inputs()
+            sizes = [query.shape[-2], key.shape[-2], key.shape[-1]]
+            assert len(set(sizes)) == 3, case.name
+            if value and case.name != "values as wide as keys":
+                assert value[0].shape[-1] not in sizes, case.name
+        assert any(case.inputs()[0].shape[-1] == 256 for case in exercise.cases)
+
+
+def test_no_softmax_is_saturated_unless_the_case_is_about_that():
+    for seed in range(10):
+        for case in ATTENTION.cases:
+            if case.name != "large scores":
+                _, weights = ATTENTION.reference(*case.inputs(seed))
+                assert weights.amax(-1).median() < 0.9, case.name
+
+
+def test_references_agree_with_the_package():
+    for case in SCORES.cases:
+        torch.testing.assert_close(SCORES.reference(*case.inputs()), scaled_dot(*case.inputs()))
+    for case in (one for one in SOFTMAX.cases if one.inputs()[0].dim() > 1):
+        torch.testing.assert_close(SOFTMAX.reference(*case.inputs()), masked_softmax(*case.inputs()))
+    for case in ATTENTION.cases:
+        for mine, packaged in zip(ATTENTION.reference(*case.inputs()), attend(*case.inputs()), strict=True):
+            torch.testing.assert_close(mine, packaged)
+    for case in SELF_ATTENTION.cases:
+        x, w_query, w_key, w_value = case.inputs()
+        expected, _ = attend(x @ w_query, x @ w_key, x @ w_value)
+        torch.testing.assert_close(SELF_ATTENTION.reference(x, w_query, w_key, w_value), expected)
+    scores = torch.randn(5, dtype=torch.float64)
+    expected = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
+    torch.testing.assert_close(JACOBIAN.reference(scores.softmax(-1)), expected)
+
+
+# Usual mistakes -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("exercise", "mistake"), MISTAKES, ids=by_name(MISTAKES))
+def test_every_mistake_fails_and_is_named(exercise, mistake, capsys):
+    with pytest.raises(CheckFailed, match="not yet"):
+        check(exercise.name, mistake.function)
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"Usual mistake: {mistake.name}. {mistake.message}" in said
+    assert said.count("Usual mistake") == 1
+    for seed in (1, 2):  # a grader draws fresh inputs
+        assert judge_function(exercise, mistake.function, seed).mistake is mistake
+
+
+def test_dividing_twice_by_the_root_is_dividing_by_d_k():
+    def twice(query, key):
+        d_k = query.shape[-1]
+        return (query / d_k**0.5) @ (key / d_k**0.5).mT
+
+    assert judge_function(SCORES, twice).mistake.name == "divided by d_k"
+    again = judge_function(
+        ATTENTION, lambda query, key, value: attend(query / query.shape[-1] ** 0.5, key, value)
+    )
+    assert again.mistake.name == "divided by d_k"
+
+
+def test_a_maximum_without_keepdim_is_named_too():
+    def solution(scores):
+        powers = torch.exp(scores - scores.amax(-1))
+        return powers / powers.sum(-1, keepdim=True)
+
+    assert judge_function(SOFTMAX, solution).mistake.name == "keepdim missing"
+
+
+def test_a_mistake_is_named_though_the_softmax_overflows_as_well():
+    def solution(query, key, value):
+        weights = (query @ key.mT).exp()
+        weights = weights / weights.sum(-1, keepdim=True)
+        return weights @ value, weights
+
+    verdict = judge_function(ATTENTION, solution)
+    assert verdict.mistake.name == "no scale"
+    assert any(finding.stage == "stability" for finding in verdict.findings)
+
+
+def test_no_mistake_is_named_when_none_fits():
+    assert judge_function(SCORES, lambda query, key: right_scores(query, key) + 1).mistake is None
+    # the plain dot product, but for wide heads only: right where "no scale" is wrong
+    wide = judge_function(
+        SCORES, lambda query, key: query @ key.mT if query.shape[-1] == 256 else right_scores(query, key)
+    )
+    assert not wide.passed and wide.mistake is None
+    # an error of the same type as a mistake's, for another reason
+    assert judge_function(SELF_ATTENTION, lambda *inputs: torch.zeros(2) @ torch.zeros(3)).mistake is None
+
+
+def test_an_error_of_the_same_type_for_another_reason_is_no_mistake():
+    def solution(scores):  # raises where "keepdim missing" raises, with other words
+        return SOFTMAX.reference(scores) if scores.dim() == 1 else torch.zeros(2) @ torch.zeros(3)
+
+    verdict = judge_function(SOFTMAX, solution)
+    assert verdict.findings[0].stage == "raised" and verdict.mistake is None
+
+
+def test_changing_another_input_is_another_mistake():
+    def solution(query, key):
+        result = right_scores(query, key)
+        key.detach().zero_()
+        return result
+
+    verdict = judge_function(SCORES, solution)
+    assert verdict.findings[0].stage == "inputs" and verdict.mistake is None
+
+
+# What is told, and in which order -------------------------------------------------------------
+
+
+class Subclass(torch.Tensor):
+    pass
+
+
+Pair = namedtuple("Pair", ["context", "weights"])
+
+
+def late(query, key):
+    raise NotImplementedError
+
+
+def exits(query, key):
+    sys.exit(1)
+
+
+def generator(query, key):
+    yield query
+
+
+class Unspeakable(Exception):
+    def __str__(self):
+        raise RuntimeError("no words")
+
+
+def unspeakable(query, key):
+    raise Unspeakable
+
+
+def nested(query, key):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.nested.nested_tensor([query, key])
+
+
+def wrong(change):
+    return lambda query, key: change(right_scores(query, key))
+
+
+GARBAGE = {
+    "not callable": (torch.ones(2), "callable", "must be a function, but it is a Tensor"),
+    "None": (None, "callable", "it is None"),
+    "not written": (late, "raised", "Nothing is written here yet"),
+    "exits": (exits, "raised", "called exit()"),
+    "raises": (wrong(lambda x: x.nothing), "raised", "AttributeError"),
+    "raises silently": (unspeakable, "raised", "could not be read"),
+    "too many parameters": (lambda a, b, c: a, "raised", "It is called as scores(query, key)"),
+    "other names": (lambda *, query, key: query, "raised", "positional"),
+    "returns None": (wrong(lambda x: None), "type", "returned None. Is there a return"),
+    "list": (wrong(lambda x: x.tolist()), "type", "a list of 2; expected one tensor"),
+    "tuple": (wrong(lambda x: (x, x)), "type", "a tuple of 2; expected one tensor"),
+    "array": (wrong(lambda x: x.numpy()), "type", "a NumPy array"),
+    "NumPy number": (wrong(lambda x: np.float64(3)), "type", "a NumPy number"),
+    "number": (wrong(lambda x: 1.5), "type", "a float; expected a torch.Tensor"),
+    "text": (wrong(str), "type", "a str; expected"),
+    "generator": (generator, "type", "a generator; expected"),
+    "class": (dict, "raised", "TypeError"),
+    "parameter": (wrong(torch.nn.Parameter), "type", "a Parameter, a kind of its own"),
+    "subclass": (wrong(lambda x: x.as_subclass(Subclass)), "type", "a Subclass, a kind of its own"),
+    "sparse": (wrong(lambda x: x.to_sparse()), "type", "sparse_coo tensor"),
+    "nested": (nested, "type", "nested tensor"),
+    "device": (wrong(lambda x: x.to("meta")), "type", "on device meta; expected cpu"),
+    "shape": (wrong(lambda x: x[..., :1]), "shape", "has shape [2, 1]; expected [2, 3]"),
+    "number as tensor": (wrong(lambda x: x.sum()), "shape", "has shape []; expected [2, 3]"),
+    "transposed": (wrong(lambda x: x.mT), "shape", "the wrong way round"),
+    "float64": (wrong(lambda x: x.double()), "dtype", "has dtype float64; expected float32"),
+    "float32": (wrong(lambda x: x.float()), "dtype", "has dtype float32; expected float64"),
+    "integers": (wrong(lambda x: x.long()), "dtype", "has dtype int64"),
+    "complex": (wrong(lambda x: x + 0j), "dtype", "has dtype complex64"),
+    "values": (wrong(lambda x: x + 0.01), "values", "6 of 6 entries differ"),
+    "NaN": (wrong(lambda x: x * float("nan")), "stability", "6 NaN"),
+    "infinite": (wrong(lambda x: x / 0), "stability", "6 infinite"),
+    "detached": (wrong(lambda x: x.detach()), "gradient", "no gradient reaches query"),
+    "one detached": (lambda q, k: right_scores(q, k.detach()), "gradient", "no gradient reaches key"),
+    "new tensor": (wrong(lambda x: torch.tensor(x.tolist(), dtype=x.dtype)), "gradient", "no gradient"),
+    "through NumPy": (wrong(lambda x: torch.from_numpy(x.numpy())), "gradient", "with gradients: "),
+    "half a gradient": (wrong(lambda x: x / 2 + x.detach() / 2), "gradient", "with respect to query differs"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GARBAGE)
+def test_garbage_gets_its_own_words(name):
+    function, stage, words = GARBAGE[name]
+    verdict = judge_function(SCORES, function)
+    assert (verdict.passed, verdict.points) == (False, 0)
+    assert verdict.findings[0].stage == stage
+    assert words in verdict.findings[0].text
+    report.plain(verdict, ""), report.html(verdict, "")
+    json.dumps(report.payload(verdict), allow_nan=False)
+
+
+def test_garbage_is_told_apart():
+    said = {judge_function(SCORES, function).findings[0].text for function, _, _ in GARBAGE.values()}
+    assert len(said) == len(GARBAGE) - 1  # a new tensor is cut off just as a detached one is
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda context, weights: context, "one tensor; expected 2: return (context, weights)"),
+        (lambda context, weights: [context, weights], "It returned a list"),
+        (lambda context, weights: (context,), "a tuple of 1; expected 2"),
+        (lambda context, weights: (context, weights, weights), "a tuple of 3; expected 2"),
+        (lambda context, weights: (context, None), "weights is None"),
+        (lambda context, weights: (context.tolist(), weights), "context is a list"),
+        (lambda context, weights: (context, weights.numpy()), "weights is a NumPy array"),
+        (lambda context, weights: None, "It returned None"),
+        (lambda context, weights: {"context": context}, "It returned a dict"),
+    ],
+)
+def test_two_results_are_asked_for_by_name(change, words):
+    verdict = judge_function(ATTENTION, lambda *inputs: change(*ATTENTION.reference(*inputs)))
+    assert verdict.findings[0].stage == "type" and words in verdict.findings[0].text
+
+
+def test_a_named_tuple_is_a_tuple():
+    assert judge_function(ATTENTION, lambda *inputs: Pair(*ATTENTION.reference(*inputs))).passed
+
+
+def test_the_earlier_stage_is_told_first_whatever_the_case():
+    def solution(query, key):
+        if query.dim() > 3:
+            raise ValueError("later case")
+        return query @ key.mT
+
+    stages = [finding.stage for finding in judge_function(SCORES, solution).findings]
+    assert stages[0] == "raised" and "values" in stages
+    assert stages == sorted(stages, key=STAGES.index)
+
+
+def test_the_line_told_is_the_learners_own(tmp_path):
+    source = textwrap.dedent("""\
+        import torch
+
+        def helper(query, key):
+            return torch.matmul(query, key)  # the culprit
+
+        def scores(query, key):
+            return helper(query, key)
+    """)
+    path, space = tmp_path / "learner.py", {}
+    path.write_text(source)
+    exec(compile(source, str(path), "exec"), space)
+    text = judge_function(SCORES, space["scores"]).findings[0].text
+    assert text.endswith("at line 4: return torch.matmul(query, key) # the culprit")
+
+
+@pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.name)
+def test_every_input_is_watched_for_changes(exercise):
+    for position, name in enumerate(exercise.parameters):
+
+        def solution(*inputs, position=position):
+            result = exercise.reference(*inputs)
+            with torch.no_grad():
+                inputs[position].mul_(2)
+            return result
+
+        verdict = judge_function(exercise, solution)
+        assert verdict.findings[0].stage == "inputs"
+        assert verdict.findings[0].text.startswith(f"{name} is no longer what it was")
+
+
+def test_rows_that_do_not_sum_to_1_are_told_after_the_values():
+    def solution(query, key, value):
+        context, weights = ATTENTION.reference(query, key, value)
+        return context, weights / 2
+
+    verdict = judge_function(ATTENTION, solution)
+    assert verdict.findings[0].stage == "values"
+    assert "Also: The rows of weights do not sum to 1: they sum to 0.5." in report.plain(verdict, "")
+
+
+def test_overflow_is_told_only_where_it_happens():
+    verdict = judge_function(SOFTMAX, lambda s: s.exp() / s.exp().sum(-1, keepdim=True))
+    assert {finding.stage for finding in verdict.findings} == {"stability"}
+    assert {finding.case for finding in verdict.findings} == {"large scores"}
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [
+        lambda scores: torch.softmax(scores, -1),
+        lambda scores: scores.softmax(-1),
+        lambda scores: F.softmax(scores, dim=-1),
+        torch.nn.Softmax(dim=-1),
+        lambda scores: torch.special.softmax(scores, -1),
+        lambda scores: F.log_softmax(scores, -1).exp(),
+    ],
+)
+def test_torchs_own_softmax_is_no_answer(solution):
+    verdict = judge_function(SOFTMAX, solution)
+    assert {finding.stage for finding in verdict.findings} == {"forbidden"}
+
+
+def test_torchs_own_attention_is_no_answer():
+    def solution(query, key, value):
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        return F.scaled_dot_product_attention(query, key, value), weights
+
+    assert {finding.stage for finding in judge_function(ATTENTION, solution).findings} == {"forbidden"}
+
+    def allowed(query, key, value):
+        weights = (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1)
+        return weights @ value, weights
+
+    assert judge_function(ATTENTION, allowed).passed
+
+
+# What must not matter -------------------------------------------------------------------------
+
+
+def test_warnings_cost_nothing():
+    def solution(query, key):
+        warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
+        warnings.warn("beware", UserWarning, stacklevel=1)
+        return right_scores(query, key)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert judge_function(SCORES, solution).passed
+
+
+def test_rounding_costs_nothing():
+    assert judge_function(SCORES, lambda q, k: right_scores(q, k) + 1e-6).passed
+    assert judge_function(
+        SCORES, lambda q, k: torch.einsum("...qd,...kd->...qk", q, k) * q.shape[-1] ** -0.5
+    ).passed
+    assert judge_function(SCORES, lambda q, k: right_scores(q.double(), k.double()).to(q.dtype)).passed
+    assert not judge_function(SCORES, lambda q, k: right_scores(q, k) + 1e-3).passed
+
+
+def test_a_result_that_is_a_view_or_reused_is_right():
+    assert judge_function(SCORES, lambda q, k: right_scores(k, q).mT).passed
+    buffers = {}
+
+    def reuses(query, key):
+        result = right_scores(query, key)
+        if result.requires_grad:
+            return result
+        buffer = buffers.setdefault(result.dtype, torch.empty(10_000, dtype=result.dtype))
+        return buffer[: result.numel()].view(result.shape).copy_(result)
+
+    assert judge_function(SCORES, reuses).passed
+
+
+def cut(query, key):
+    return right_scores(query, key).detach()
+
+
+@pytest.mark.parametrize("ambient", ["float64", "no_grad", "inference", "device"])
+def test_the_notebooks_settings_do_not_matter_and_stay(ambient):
+    def judged():
+        assert judge_function(SCORES, right_scores).passed
+        assert judge_function(SCORES, cut).findings[0].stage == "gradient"
+
+    try:
+        if ambient == "float64":
+            torch.set_default_dtype(torch.float64)
+            judged()
+            assert torch.get_default_dtype() == torch.float64
+        elif ambient == "no_grad":
+            torch.set_grad_enabled(False)
+            judged()
+            assert not torch.is_grad_enabled()
+        elif ambient == "inference":
+            with torch.inference_mode():
+                judged()
+                assert torch.is_inference_mode_enabled()
+        else:
+            with torch.device("meta"):
+                judged()
+                assert torch.empty(1).device.type == "meta"
+    finally:
+        torch.set_default_dtype(torch.float32)
+        torch.set_grad_enabled(True)
+
+
+def test_what_a_solution_does_to_the_notebook_is_undone():
+    def solution(query, key):
+        torch.manual_seed(7), random.seed(7), np.random.seed(7)
+        torch.randn(3), random.random(), np.random.rand()
+        torch.set_default_dtype(torch.float64)
+        warnings.simplefilter("always")
+        torch.set_grad_enabled(False)
+        return right_scores(query, key)
+
+    def state():
+        numbers = torch.get_rng_state().tolist(), random.getstate(), np.random.get_state()[1].tolist()
+        return (*numbers, torch.get_default_dtype(), torch.is_grad_enabled(), list(warnings.filters))
+
+    before = state()
+    judge_function(SCORES, solution)
+    assert state() == before
+
+
+def test_undisturbed_puts_all_back_after_an_error():
+    before = torch.get_rng_state()
+    with pytest.raises(KeyError), undisturbed():
+        torch.set_default_dtype(torch.float64)
+        torch.randn(5)
+        raise KeyError
+    assert torch.get_default_dtype() == torch.float32 and torch.equal(before, torch.get_rng_state())
+
+
+def test_only_the_keyboard_gets_out():
+    def interrupted(query, key):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        judge_function(SCORES, interrupted)
+    observed = observe(lambda x: (_ for _ in ()).throw(SystemExit), (torch.ones(1),))
+    assert observed.raised.type == "SystemExit"
+
+
+# How it is told -------------------------------------------------------------------------------
+
+
+def test_html_is_escaped():
+    def solution(query, key):
+        raise ValueError("<script>alert(1)</script> & <b>")
+
+    verdict = judge_function(SCORES, solution)
+    html = report.html(verdict, "<i>so far</i>")
+    assert "<script>" not in html and "<i>" not in html and "<b>" not in html
+    assert "&lt;script&gt;" in html
+    kind = type("<img src=x>", (), {})
+    assert "<img" not in report.html(judge_function(SCORES, lambda q, k: kind()), "")
+
+
+def test_control_characters_and_long_texts_are_tamed():
+    assert printable("\x1b[31mred\x07\n\n two") == "?[31mred? two"
+    assert len(printable("x" * 10_000)) == 300
+
+
+def test_hints_are_folded_in_levels():
+    verdict = judge_function(SCORES, right_scores and (lambda q, k: q @ k.mT))
+    html = report.html(verdict, "")
+    assert html.count("<details><summary>Hint ") == len(SCORES.hints)
+    assert "open" not in html.split("<details>")[1].split(">")[0]
+    text = report.plain(verdict, "")
+    assert not any(one in text for one in SCORES.hints)
+    assert 'hint("03_scaled_dot_product.scores", 1)' in text
+
+
+def test_hint_shows_one_level(capsys):
+    hint(SCORES.name, 2)
+    assert capsys.readouterr().out == f"Hint 2 of 3: {SCORES.hints[1]}\n"
+    for level in (0, 4):
+        with pytest.raises(ValueError, match="has hints 1 to 3"):
+            hint(SCORES.name, level)
+
+
+def test_the_table_shows_the_worst_entry():
+    def solution(query, key):
+        result = right_scores(query, key).clone()
+        if result.shape[-1] == 7:
+            result[1, 2, 4, 6] += 3
+        return result
+
+    finding = judge_function(SCORES, solution).findings[0]
+    assert "1 of 210 entries" in finding.text and "[1, 2, 4, 6]" in finding.text
+    assert finding.table.corner == "[1, 2, 4, :]" and "6" in finding.table.columns
+    got, expected = (dict(zip(finding.table.columns, row, strict=True)) for _, row in finding.table.rows)
+    assert float(got["6"]) == pytest.approx(float(expected["6"]) + 3, abs=0.01)
+
+
+def test_digits_are_added_until_a_difference_shows():
+    table = judging._table(torch.tensor([1.00002]), torch.tensor([1.0]), (0,))
+    assert table.rows[0][1] != table.rows[1][1]
+
+
+def test_the_exception_is_one_line_and_an_assertion():
+    with pytest.raises(AssertionError) as caught:
+        check(SCORES.name, lambda query, key: query @ key.mT)
+    [line] = caught.value._render_traceback_()
+    assert line.startswith("CheckFailed: 03_scaled_dot_product.scores: not yet.") and "\n" not in line
+    assert line.endswith("Usual mistake: no scale.")
+    assert len(line) < 300
+
+
+def test_points_are_counted_once_and_the_latest_check_holds(capsys):
+    check(SCORES.name, SCORES.reference)
+    check(SCORES.name, SCORES.reference)
+    check(SOFTMAX.name, SOFTMAX.reference)
+    out = capsys.readouterr().out
+    assert "So far in this session: 3 of 10 points." in out
+    assert "self-check on your own machine, not a grade" in out
+    with pytest.raises(CheckFailed):
+        check(SCORES.name, late)
+    assert "So far in this session: 2 of 10 points." in capsys.readouterr().out
+    progress("03_scaled_dot_product")
+    lines = capsys.readouterr().out
+    assert "not yet" in lines and "passed" in lines and "not checked" in lines
+
+
+def test_names_that_do_not_exist():
+    with pytest.raises(ValueError, match=r"did you mean '03_scaled_dot_product.softmax'"):
+        check("03_scaled_dot_product.softmx", abs)
+    with pytest.raises(ValueError, match="no exercise is called"):
+        check("nonsense", abs)
+    with pytest.raises(ValueError, match="no chapter"):
+        progress("99_nothing")
+    with pytest.raises(ValueError, match="there are: one decimal"):
+        inputs(SCORES.name, "nothing")
+
+
+def test_inputs_are_those_of_the_check():
+    query, key = inputs(SCORES.name, "one decimal")
+    assert torch.equal(query, SCORES.cases[0].inputs()[0]) and key.shape == (3, 4)
+
+
+def test_a_terminal_without_the_characters_gets_the_text():
+    script = (
+        "from attention_course.checks import check;"
+        "check('03_scaled_dot_product.scores', lambda q, k: q @ k.mT / q.shape[-1])"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        env=_environment(PYTHONIOENCODING="ascii"),
+    )
+    assert run.returncode == 1
+    assert "Usual mistake: divided by d_k." in run.stdout
+    assert "CheckFailed" in run.stderr and "UnicodeEncodeError" not in run.stderr
+
+
+def test_a_plain_session_needs_no_ipython():
+    script = (
+        "import sys; from attention_course.checks import check, find_exercise as f;"
+        "e = f('03_scaled_dot_product.scores'); check(e.name, e.reference);"
+        "assert 'IPython' not in sys.modules and 'matplotlib' not in sys.modules"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=_environment())
+    assert run.returncode == 0, run.stderr
+    assert "Passed: 03_scaled_dot_product.scores (1 of 1 point)" in run.stdout
+
+
+def test_in_a_notebook_there_is_html_text_and_json(monkeypatch):
+    shown = []
+    monkeypatch.setattr(session, "_shell", lambda: object())
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    check(SCORES.name, SCORES.reference)
+    [bundle] = shown
+    assert set(bundle) == {"text/plain", "text/html", report.MIMETYPE}
+    assert bundle[report.MIMETYPE]["status"] == "passed" and bundle[report.MIMETYPE]["points"] == 1
+
+
+def _environment(**more):
+    return {**os.environ, "OMP_NUM_THREADS": "1", **more}
+
+
+def test_two_cases_of_one_seed_differ():
+    def build(generator):
+        return (torch.randn(4, generator=generator),)
+
+    assert not torch.equal(Case("one", build).inputs()[0], Case("two", build).inputs()[0])

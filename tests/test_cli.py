@@ -1,0 +1,371 @@
+"""attention-course check: four statuses that are never mixed up, and sentences for wrong calls."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from attention_course import checks, cli
+from attention_course.checks import notebook as runner
+from attention_course.checks.judge import judge_function
+from attention_course.checks.report import MIMETYPE, payload
+
+CHAPTER = checks.find_chapter("03_scaled_dot_product")
+SCORES, SOFTMAX, *OTHERS = [one.name for one in CHAPTER.exercises]
+MARK = {"attention_course": {"chapter": CHAPTER.name}}
+RIGHT = "def scores(query, key):\n    return query @ key.mT / query.shape[-1] ** 0.5"
+WRONG = "def scores(query, key):\n    return query @ key.mT"
+START = "from attention_course.checks import check"
+
+
+def test_of(name):
+    return f'check("{name}", {name.partition(".")[2]})'
+
+
+test_of.__test__ = False
+
+
+def write(path, *sources, metadata=MARK):
+    cells = [new_code_cell(source) if isinstance(source, str) else source for source in sources]
+    nbformat.write(new_notebook(cells=cells, metadata=metadata), path)
+    return path
+
+
+def call(*arguments, capsys):
+    code = cli.main(["check", *map(str, arguments)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def checked(path, capsys, *options):
+    code, out, _ = call(path, "--json", *options, capsys=capsys)
+    return code, {one["exercise"]: one for one in json.loads(out)}
+
+
+# Reading results, without a kernel ------------------------------------------------------------
+
+
+def ran(source, *shown, error=None, count=1):
+    outputs = [new_output("display_data", {MIMETYPE: one, "text/plain": ""}) for one in shown]
+    if error:
+        outputs.append(new_output("error", ename=error[0], evalue=error[1], traceback=[]))
+    return new_code_cell(source, outputs=outputs, execution_count=count)
+
+
+def said(name, status, message="words"):
+    return {
+        "version": 1,
+        "exercise": name,
+        "status": status,
+        "points": 99,
+        "max_points": 99,
+        "message": message,
+    }
+
+
+def read(*cells, unfinished=None):
+    notebook = new_notebook()
+    notebook.cells = list(cells)  # some of them twice
+    return {one.exercise: one for one in runner.results("x", notebook, CHAPTER, unfinished or {})}
+
+
+def test_each_status_has_its_cause():
+    results = read(
+        ran(test_of(SCORES), said(SCORES, "passed")),
+        ran(test_of(SOFTMAX), said(SOFTMAX, "failed"), error=("CheckFailed", "x")),
+        ran(test_of(OTHERS[0]), error=("NameError", "name 'attention' is not defined")),
+        new_markdown_cell(test_of(OTHERS[1])),
+    )
+    assert [results[name].status for name in (SCORES, SOFTMAX, *OTHERS)] == [
+        "passed", "failed", "error", "missing", "missing",
+    ]  # fmt: skip
+    assert [one.points for one in results.values()] == [1, 0, 0, 0, 0]
+    assert [one.max_points for one in results.values()] == [1, 2, 2, 2, 3]
+    assert "could not start: NameError: name 'attention'" in results[OTHERS[0]].message
+    assert "has no check of" in results[OTHERS[1]].message
+
+
+def test_points_come_from_the_package():
+    assert read(ran("", said(SCORES, "passed")))[SCORES].points == 1
+
+
+def test_copies_count_once_and_the_last_word_holds():
+    passed, failed = (
+        ran(test_of(SCORES), said(SCORES, "passed")),
+        ran(test_of(SCORES), said(SCORES, "failed")),
+    )
+    early = ran(test_of(SCORES), error=("NameError", "scores"))
+    assert read(passed, passed, passed)[SCORES].points == 1
+    assert sum(one.points for one in read(passed, passed).values()) == 1
+    assert read(failed, passed)[SCORES].status == "passed"
+    assert read(passed, failed)[SCORES].status == "failed"
+    assert read(early, passed)[SCORES].status == "passed"
+    assert read(passed, early)[SCORES].status == "error"
+    assert read(ran("two", said(SCORES, "failed"), said(SCORES, "passed")))[SCORES].status == "passed"
+
+
+def test_order_does_not_matter():
+    cells = [ran(test_of(one.name), said(one.name, "passed")) for one in CHAPTER.exercises]
+    assert [*read(*cells)] == [*read(*cells[::-1])]
+    assert all(one.status == "passed" for one in read(*cells[::-1]).values())
+
+
+def test_a_check_that_is_commented_out_or_stopped_by_another_is_missing():
+    commented = read(ran(f"# {test_of(SCORES)}"))[SCORES]
+    assert commented.status == "missing" and "commented out" in commented.message
+    both = ran(f"{test_of(SCORES)}\n{test_of(SOFTMAX)}", said(SCORES, "failed"), error=("CheckFailed", "x"))
+    assert read(both)[SOFTMAX].status == "missing"
+    assert "another check before it" in read(both)[SOFTMAX].message
+
+
+def test_another_cell_that_names_the_exercise_is_no_check():
+    passed = ran(test_of(SCORES), said(SCORES, "passed"))
+    scratch = ran(f'query, key = inputs("{SCORES}", "one decimal"); query[9]', error=("IndexError", "x"))
+    hint = ran(f'hint("{SCORES}", 7)', error=("ValueError", "x"))
+    assert read(passed, scratch, hint)[SCORES].status == "passed"
+    assert read(scratch)[SCORES].status == "missing"
+
+
+def test_a_name_that_begins_like_another_is_another():
+    results = read(ran('check("03_scaled_dot_product.softmax_jacobian", f)', error=("NameError", "f")))
+    assert results["03_scaled_dot_product.softmax_jacobian"].status == "error"
+    assert results[SOFTMAX].status == "missing"
+
+
+def test_what_a_dead_kernel_leaves():
+    tests = [ran(test_of(one.name), count=None) for one in CHAPTER.exercises]
+    passed = ran(test_of(SCORES), said(SCORES, "passed"))
+    inside = read(passed, tests[1], tests[2], unfinished={1: "ended the kernel"})
+    assert [inside[name].status for name in (SCORES, SOFTMAX, OTHERS[0])] == ["passed", "error", "missing"]
+    assert inside[SOFTMAX].message == "the cell of its check ended the kernel"
+    # in a cell of its own: the next check is the one it belongs to
+    before = read(
+        passed, new_code_cell("import os\nos._exit(1)"), *tests[1:], unfinished={1: "ended the kernel"}
+    )
+    assert [before[name].status for name in (SCORES, SOFTMAX, OTHERS[0])] == ["passed", "error", "missing"]
+    assert "cell 2 before it (import os) ended the kernel" in before[OTHERS[0]].message
+
+
+def test_strange_payloads_are_not_believed():
+    for strange in (None, 3, [], {}, {"exercise": SCORES, "status": "excellent"}, {"status": "passed"}):
+        assert read(ran("", strange))[SCORES].status == "missing"
+
+
+def test_payloads_are_what_check_shows():
+    exercise = CHAPTER.exercises[0]
+    right = payload(judge_function(exercise, exercise.reference))
+    wrong = payload(judge_function(exercise, exercise.mistakes[0].function))
+    assert read(ran("", right))[SCORES].status == "passed"
+    got = read(ran("", wrong))[SCORES]
+    assert got.status == "failed" and exercise.mistakes[0].message in got.message
+
+
+# With a kernel --------------------------------------------------------------------------------
+
+
+def test_a_notebook_as_learners_leave_them(tmp_path, capfd):
+    """Renamed, without metadata, checks copied and moved, noise on every channel, forged outputs."""
+    forged = new_code_cell(
+        "# nothing",
+        outputs=[new_output("display_data", {MIMETYPE: said(OTHERS[2], "passed"), "text/plain": ""})],
+    )
+    skipped = new_code_cell(
+        test_of(OTHERS[2]),
+        metadata={"tags": ["skip-execution"]},
+        outputs=[new_output("display_data", {MIMETYPE: said(OTHERS[2], "passed"), "text/plain": ""})],
+    )
+    path = write(
+        tmp_path / "my copy (3).ipynb",
+        START,
+        "import os, warnings; warnings.simplefilter('error'); os.write(1, b'noise'); os.write(2, b'noise')",
+        test_of(SCORES),
+        RIGHT,
+        test_of(SCORES),
+        test_of(SCORES),
+        new_markdown_cell("def softmax(scores): ..."),
+        "def softmax(scores) return 1",
+        test_of(SOFTMAX),
+        f"try:\n    check('{OTHERS[0]}', lambda *a: 1)\nexcept AssertionError:\n    pass",
+        f"# {test_of(OTHERS[1])}",
+        forged,
+        skipped,
+        metadata={"kernelspec": {"name": "no-such-kernel", "display_name": "x"}},
+    )
+    code, results = checked(path, capfd)
+    assert code == 1
+    assert [one["status"] for one in results.values()] == ["passed", "error", "failed", "missing", "error"]
+    assert set(results[SCORES]) == {"notebook", "exercise", "status", "points", "max_points", "message"}
+    assert results[SCORES]["points"] == 1 and results[SCORES]["notebook"] == str(path)
+    assert "NameError: name 'softmax' is not defined" in results[SOFTMAX]["message"]
+
+
+def test_a_loop_without_end_costs_its_own_exercise_only(tmp_path, capfd):
+    path = write(
+        tmp_path / "a.ipynb",
+        START,
+        "def scores(query, key):\n    while True: pass",
+        test_of(SCORES),
+        "def softmax(scores):\n    e = (scores - scores.amax(-1, keepdim=True)).exp()\n"
+        "    return e / e.sum(-1, keepdim=True)",
+        test_of(SOFTMAX),
+        "while True: pass",
+        test_of(OTHERS[0]),
+    )
+    code, results = checked(path, capfd, "--timeout", "8")
+    assert code == 1
+    assert [one["status"] for one in results.values()] == ["error", "passed", "error", "missing", "missing"]
+    assert results[SCORES]["message"] == "the cell of its check ran longer than 8 s and was stopped"
+    assert "cell 6 before it (while True: pass) ran longer than 8 s" in results[OTHERS[0]]["message"]
+
+
+@pytest.mark.parametrize(
+    "end", ["import os; os._exit(0)", "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"]
+)
+def test_a_kernel_that_ends(tmp_path, capfd, end):
+    path = write(
+        tmp_path / "a.ipynb", START, RIGHT, test_of(SCORES), end, test_of(SOFTMAX), test_of(OTHERS[0])
+    )
+    code, results = checked(path, capfd)
+    assert code == 1
+    assert [one["status"] for one in results.values()] == ["passed", "error", "missing", "missing", "missing"]
+    assert "ended the kernel" in results[SOFTMAX]["message"]
+
+
+def test_a_cell_that_cannot_be_interrupted(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(runner, "_GRACE", 2)
+    stubborn = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\nwhile True: pass"
+    path = write(
+        tmp_path / "a.ipynb", START, RIGHT, test_of(SCORES), stubborn, test_of(SOFTMAX), test_of(OTHERS[0])
+    )
+    code, results = checked(path, capfd, "--timeout", "8")
+    assert code == 1
+    assert [one["status"] for one in results.values()] == ["passed", "error", "missing", "missing", "missing"]
+
+
+def test_two_notebooks_and_the_table(tmp_path, capfd):
+    one = write(tmp_path / "one.ipynb", START, RIGHT, test_of(SCORES))
+    two = write(tmp_path / "two.ipynb", START, WRONG, test_of(SCORES))
+    code, out, err = call(one, two, capsys=capfd)
+    lines = out.splitlines()
+    assert code == 1 and err == ""
+    assert lines[0].split() == ["notebook", "exercise", "status", "points"]
+    assert len([line for line in lines if CHAPTER.name in line and line.startswith(str(tmp_path))]) == 10
+    assert "1 of 20 points. This is a self-check on your own machine, not a grade." in lines
+    assert "Usual mistake: no scale." in out
+
+
+def test_the_command_runs_from_a_shell(tmp_path):
+    """exit() in a cell; run as a process of its own, from another folder."""
+    write(tmp_path / "a.ipynb", START, "exit()", RIGHT, test_of(SCORES))
+    run = subprocess.run(
+        [sys.executable, "-m", "attention_course.cli", "check", "a.ipynb", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(cli.__file__).resolve().parent.parent)},
+        timeout=120,
+    )
+    assert run.returncode == 1, run.stderr
+    assert [one["status"] for one in json.loads(run.stdout)][1:] == ["missing"] * 4
+    assert "Traceback" not in run.stderr
+
+
+# Wrong calls ----------------------------------------------------------------------------------
+
+
+NOTEBOOK = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": []}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "it is empty"),
+        (b"{", "it is not valid JSON"),
+        (b"[" * 200_000, "it is not valid JSON"),
+        (b"\xff\xfe\x00", "it is not text"),
+        (b"[]", "names no nbformat"),
+        (b'"text"', "names no nbformat"),
+        (b'{"nbformat": true}', "names no nbformat"),
+        (b'{"nbformat": "4"}', "names no nbformat"),
+        (b'{"nbformat": 5, "cells": []}', "has nbformat 5"),
+        (b'{"nbformat": 4}', "is not a valid notebook"),
+        (b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": 3}', "is not a valid notebook"),
+        (b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [3]}', "is not a valid notebook"),
+        (json.dumps(NOTEBOOK).encode(), "is not an exercise notebook of this course"),
+        (
+            json.dumps({**NOTEBOOK, "metadata": {"attention_course": 3}}).encode(),
+            "is not an exercise notebook",
+        ),
+        (
+            json.dumps({**NOTEBOOK, "metadata": {"attention_course": {"chapter": []}}}).encode(),
+            "is not an exercise",
+        ),
+        (
+            json.dumps({**NOTEBOOK, "metadata": {"attention_course": {"chapter": "9"}}}).encode(),
+            "is not an exercise",
+        ),
+    ],
+)
+def test_a_file_that_is_no_notebook_of_the_course_is_a_sentence(tmp_path, capsys, content, words):
+    path = tmp_path / "x.ipynb"
+    path.write_bytes(content)
+    code, out, err = call(path, "--json", capsys=capsys)
+    assert (code, out) == (2, "")
+    assert words in err and err.count("\n") == 1 and str(path) in err
+
+
+def test_a_missing_file_or_a_folder_is_a_sentence_before_anything_runs(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(runner, "execute", None)
+    good = write(tmp_path / "good.ipynb", START)
+    for path, words in ((tmp_path / "none.ipynb", "does not exist"), (tmp_path, "is a folder")):
+        code, out, err = call(good, path, capsys=capsys)
+        assert (code, out) == (2, "") and words in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["check"], ["nothing"], ["check", "x.ipynb", "--timeout", "0"], ["check", "x", "--timeout", "nan"]],
+)
+def test_a_wrong_call_exits_2(arguments, capsys):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(arguments)
+    assert caught.value.code == 2
+    assert "usage: attention-course" in capsys.readouterr().err
+
+
+def test_no_kernel_is_a_sentence(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", None)
+    code, _, err = call(write(tmp_path / "a.ipynb", START), capsys=capsys)
+    assert code == 2 and "pip install nbclient ipykernel" in err
+
+
+def test_old_notebooks_and_a_byte_order_mark_are_read(tmp_path):
+    old = {
+        "nbformat": 3,
+        "nbformat_minor": 0,
+        "metadata": {"name": ""},
+        "worksheets": [
+            {"metadata": {}, "cells": [
+                {"cell_type": "code", "input": test_of(SCORES), "language": "python", "collapsed": False,
+                 "metadata": {}, "outputs": []},
+                {"cell_type": "heading", "level": 1, "metadata": {}, "source": "Scores"},
+            ]}
+        ],
+    }  # fmt: skip
+    path = tmp_path / "old.ipynb"
+    path.write_bytes(b"\xef\xbb\xbf" + json.dumps(old).encode())
+    notebook = runner.read(path)
+    assert notebook.nbformat == 4 and notebook.cells[0].source == test_of(SCORES)
+    assert runner.chapter_of(notebook, path) == CHAPTER
+
+
+def test_the_file_itself_is_never_changed(tmp_path, capfd):
+    path = write(tmp_path / "a.ipynb", START, RIGHT, test_of(SCORES))
+    before = path.read_bytes()
+    checked(path, capfd)
+    assert path.read_bytes() == before and sorted(tmp_path.iterdir()) == [path]

@@ -1,0 +1,239 @@
+"""What holds across the whole repository: one address, clean notebooks, pins that fit the floors."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+BUILT = {".git", ".venv", "venv", "_build", "node_modules", "__pycache__", ".ipynb_checkpoints"}
+VENDORED = ROOT / "book" / "_static" / "vendor"
+
+
+def project_files() -> list[Path]:
+    """Every file of the project: what git tracks or would track, or all but what is built."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        check=False,
+    )
+    if listed.returncode == 0 and listed.stdout:
+        paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    else:
+        paths = list(ROOT.rglob("*"))
+    return sorted(
+        path
+        for path in paths
+        if path.is_file()
+        and not BUILT.intersection(path.relative_to(ROOT).parts)
+        and not any(part.endswith(".egg-info") for part in path.parts)
+        and VENDORED not in path.parents
+    )
+
+
+def text_files() -> dict[str, str]:
+    texts = {}
+    for path in project_files():
+        try:
+            texts[path.relative_to(ROOT).as_posix()] = path.read_text(encoding="utf8")
+        except UnicodeDecodeError:
+            continue
+    return texts
+
+
+NOTEBOOKS = [
+    path
+    for path in project_files()
+    if path.suffix == ".ipynb" and path.relative_to(ROOT).parts[0] in {"book", "exercises"}
+]
+CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))
+REPOSITORY = CONFIG["repository"]["url"]
+SLUG = REPOSITORY.removeprefix("https://github.com/")
+SETUP = f"""\
+import importlib.util
+if importlib.util.find_spec("attention_course") is None:  # a fresh Colab machine
+    %pip install --quiet "attention-course @ git+{REPOSITORY}\""""
+
+each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.relative_to(ROOT).as_posix())
+
+
+def tags(cell: dict) -> list[str]:
+    return cell["metadata"].get("tags", [])
+
+
+def test_the_address_of_the_repository_is_the_same_everywhere():
+    """``_config.yml`` decides; ``make repository URL=…`` changes it everywhere."""
+    ours = re.compile(r"github\.com/([\w.-]+/attention-course)\b|/github/([\w.-]+/[\w.-]+)/blob/")
+    found = {
+        (name, "".join(match.groups(default="")))
+        for name, text in text_files().items()
+        if name != "tests/test_project.py"
+        for match in ours.finditer(text)
+    }
+    assert found, "the address stands nowhere"
+    assert {where for where in found if where[1] != SLUG} == set()
+    for name in ("pyproject.toml", "README.md", "CITATION.cff", "_config.yml"):
+        assert REPOSITORY in text_files()[name], name
+
+
+def test_make_repository_changes_every_address(tmp_path):
+    for name, text in text_files().items():
+        copy = tmp_path / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text, encoding="utf8")
+    url = "https://github.com/a-school/its-own.copy"
+    subprocess.run(["make", "repository", f"URL={url}"], cwd=tmp_path, check=True, capture_output=True)
+    assert yaml.safe_load((tmp_path / "_config.yml").read_text())["repository"]["url"] == url
+    left = [name for name in text_files() if SLUG in (tmp_path / name).read_text(encoding="utf8")]
+    assert left == []
+    assert json.loads((tmp_path / "book" / "index.ipynb").read_text(encoding="utf8"))["cells"]
+
+
+@each_notebook
+def test_notebook_is_stripped(path):
+    """No output but that of cells tagged ``keep_output``, no counts, no traces of a run."""
+    notebook = json.loads(path.read_text(encoding="utf8"))
+    for cell in notebook["cells"]:
+        if cell["cell_type"] != "code":
+            continue
+        assert cell["execution_count"] is None, cell["source"]
+        assert "execution" not in cell["metadata"], cell["source"]
+        if "keep_output" in tags(cell):
+            assert "nbval-check-output" in tags(cell), f"kept but never compared: {cell['source']}"
+            assert all(output.get("execution_count") is None for output in cell["outputs"])
+        else:
+            assert cell["outputs"] == [], f"output is stored: {cell['source']}"
+    assert "widgets" not in notebook["metadata"]
+
+
+@each_notebook
+def test_notebook_has_cell_ids_and_a_plain_kernel(path):
+    notebook = json.loads(path.read_text(encoding="utf8"))
+    identities = [cell.get("id") for cell in notebook["cells"]]
+    assert None not in identities
+    assert len(set(identities)) == len(identities)
+    assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+
+
+@each_notebook
+def test_notebook_starts_with_the_setup_cell(path):
+    """Folded away, or left out where a page shows no code at all."""
+    cells = json.loads(path.read_text(encoding="utf8"))["cells"]
+    first = next(cell for cell in cells if cell["cell_type"] == "code")
+    lines = [line for line in "".join(first["source"]).splitlines() if line.strip()]
+    assert lines == SETUP.splitlines()
+    assert {"hide-input", "remove-input"} & set(tags(first))
+
+
+def test_contents_and_chapters_agree():
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
+    listed = [contents["root"]]
+    for part in contents["parts"]:
+        listed += [chapter["file"] for chapter in part["chapters"]]
+    assert len(set(listed)) == len(listed)
+    pages = {
+        path.relative_to(ROOT).with_suffix("").as_posix()
+        for path in project_files()
+        if path.suffix in {".ipynb", ".md"}
+        and path.relative_to(ROOT).parts[0] == "book"
+        and not path.relative_to(ROOT).parts[1].startswith("_")
+    }
+    assert set(listed) == pages
+
+
+def test_keys_of_the_bibliography_are_unique_and_every_citation_has_one():
+    keys = re.findall(r"^@\w+\{([^,]+),", (ROOT / "book" / "references.bib").read_text(encoding="utf8"), re.M)
+    assert len(set(keys)) == len(keys)
+    cited = set()
+    for path in (ROOT / "book").rglob("*"):
+        if path.suffix in {".md", ".ipynb"} and ".ipynb_checkpoints" not in path.parts:
+            for group in re.findall(r"\{cite:\w+\}`([^`]+)`", path.read_text(encoding="utf8")):
+                cited.update(key.strip() for key in group.split(","))
+    assert cited - set(keys) == set()
+
+
+def pins() -> dict[str, str]:
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf8").splitlines()
+    lines = [line.split("#")[0].strip() for line in lines]
+    found = {}
+    for line in filter(None, lines):
+        requirement = Requirement(line)
+        (specifier,) = requirement.specifier
+        assert specifier.operator == "==", f"not an exact pin: {line}"
+        found[canonicalize_name(requirement.name)] = specifier.version
+    return found
+
+
+def floors() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
+    extras = project["optional-dependencies"].values()
+    lines = project["dependencies"] + [line for extra in extras for line in extra]
+    return [Requirement(line) for line in lines if not line.startswith(project["name"])]
+
+
+def test_pins_satisfy_the_floors():
+    for requirement in floors():
+        name = canonicalize_name(requirement.name)
+        assert name in pins(), f"{requirement} is not pinned in requirements.txt"
+        assert requirement.specifier.contains(pins()[name]), requirement
+
+
+def test_the_package_asks_for_floors_only():
+    for requirement in floors():
+        operators = {specifier.operator for specifier in requirement.specifier}
+        assert operators <= {">=", "<"}, requirement
+
+
+def test_this_environment_is_the_pinned_one():
+    """Otherwise a green run says nothing about the pins. ``make environment`` cures it."""
+    wrong = {
+        name: installed
+        for name, version in pins().items()
+        if (installed := metadata.version(name).split("+")[0]) != version
+    }
+    assert wrong == {}
+
+
+def test_no_paths_of_a_machine():
+    """No home, no scratch folder, no address of a registry: the project speaks of itself alone."""
+    paths = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp|opt|mnt)/\w|[A-Z]:\\\\Users|index-url")
+    found = [
+        f"{name}:{number}: {line.strip()[:100]}"
+        for name, text in text_files().items()
+        if name != "tests/test_project.py"
+        for number, line in enumerate(text.splitlines(), 1)
+        if paths.search(line)
+    ]
+    assert found == []
+
+
+def test_importing_the_package_stays_light():
+    heavy = {"matplotlib", "IPython", "tqdm", "nbformat", "nbclient", "networkx", "ipywidgets"}
+    code = (
+        "import sys, torch, jaxtyping; before = set(sys.modules); import attention_course; "
+        f"print(sorted({heavy!r} & set(sys.modules) - before))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["codespell"]],
+    ids=["ruff check", "ruff format", "codespell"],
+)
+def test_code_and_text_are_tidy(command):
+    """``make tidy`` cures what can be cured by itself."""
+    program = Path(sys.executable).with_name(command[0])
+    done = subprocess.run([program, *command[1:]], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,211 @@
+"""Chapter 1's models: what padding, a perturbed state and a different way of stepping may not change."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from attention_course.seq2seq import BahdanauDecoder, Encoder, FixedVectorDecoder, greedy, recurrent
+
+BOS, EOS = 1, 2
+DECODERS = [FixedVectorDecoder, BahdanauDecoder]
+both = pytest.mark.parametrize("decoder", DECODERS)
+
+
+def small(decoder, hidden_size=6):
+    return recurrent(decoder, 11, 9, embedding_dim=4, hidden_size=hidden_size).eval()
+
+
+def inputs(lengths=(5, 3, 1), T_q=4):
+    lengths = torch.tensor(lengths)
+    source = torch.randint(3, 11, (len(lengths), int(lengths.max())))
+    return source, lengths, torch.randint(3, 9, (len(lengths), T_q))
+
+
+@given(lengths=st.lists(st.integers(1, 7), min_size=1, max_size=5), extra=st.integers(0, 3))
+def test_padding_changes_neither_states_nor_summary(lengths, extra):
+    encoder = Encoder(11, 4, 3).eval()
+    source = torch.randint(3, 11, (len(lengths), max(lengths) + extra))
+    states, summary = encoder(source, torch.tensor(lengths))
+    assert states.shape == (len(lengths), max(lengths) + extra, 6)
+    for b, length in enumerate(lengths):
+        alone, alone_summary = encoder(source[b : b + 1, :length], torch.tensor([length]))
+        torch.testing.assert_close(states[b, :length], alone[0])
+        torch.testing.assert_close(summary[b], alone_summary[0])
+        assert (states[b, length:] == 0).all()
+
+
+def test_the_summary_is_the_last_state_of_each_direction():
+    encoder = Encoder(11, 4, 3)
+    source, lengths, _ = inputs()
+    states, summary = encoder(source, lengths)
+    for b, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(summary[b, :3], states[b, length - 1, :3])  # forwards ends at the end
+        torch.testing.assert_close(summary[b, 3:], states[b, 0, 3:])  # backwards ends at the start
+
+
+@pytest.mark.parametrize("lengths", [(0, 3), (2, 6), (-1, 2)])
+def test_lengths_outside_the_source_are_named(lengths):
+    with pytest.raises(ValueError, match="lengths must lie between 1 and T_k = 5"):
+        Encoder(11, 4, 3)(torch.full((2, 5), 3), torch.tensor(lengths))
+
+
+def test_no_sentences_are_named():
+    with pytest.raises(ValueError, match="at least one sentence"):
+        Encoder(11, 4, 3)(torch.zeros(0, 5, dtype=torch.long), torch.zeros(0, dtype=torch.long))
+
+
+@both
+def test_shapes(decoder):
+    logits, weights = small(decoder)(*inputs())
+    assert logits.shape == (3, 4, 9)
+    assert weights is None if decoder is FixedVectorDecoder else weights.shape == (3, 4, 5)
+
+
+@both
+def test_step_by_step_equals_all_at_once(decoder):
+    model, (source, lengths, previous) = small(decoder), inputs()
+    memory, state, steps = model.read(source, lengths), None, []
+    for t in range(previous.shape[1]):
+        logits, _, state = model.decoder(previous[:, t : t + 1], memory, state)
+        steps.append(logits)
+    torch.testing.assert_close(torch.cat(steps, 1), model(source, lengths, previous)[0])
+
+
+@both
+def test_a_sentence_is_translated_alike_alone_and_in_a_batch(decoder):
+    model, (source, lengths, previous) = small(decoder), inputs()
+    logits, _ = model(source, lengths, previous)
+    for b, length in enumerate(lengths.tolist()):
+        alone, _ = model(source[b : b + 1, :length], lengths[b : b + 1], previous[b : b + 1])
+        torch.testing.assert_close(logits[b], alone[0])
+
+
+@both
+def test_no_word_depends_on_later_ones(decoder):
+    model, (source, lengths, previous) = small(decoder), inputs()
+    changed = previous.clone()
+    changed[:, 2] = (changed[:, 2] - 2) % 6 + 3  # another word
+    assert (changed[:, 2] != previous[:, 2]).all()
+    before, after = model(source, lengths, previous)[0], model(source, lengths, changed)[0]
+    torch.testing.assert_close(before[:, :2], after[:, :2])
+    assert not torch.allclose(before[:, 2:], after[:, 2:])
+
+
+def test_weights_sum_to_one_and_skip_padding():
+    source, lengths, previous = inputs()
+    _, weights = small(BahdanauDecoder)(source, lengths, previous)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(3, 4))
+    assert (weights[1, :, 3:] == 0).all() and (weights[2, :, 1:] == 0).all()
+
+
+@pytest.mark.parametrize("j", range(5))
+def test_the_weights_read_the_encoders_states(j):
+    decoder = small(BahdanauDecoder).decoder
+    states, summary, lengths = torch.randn(1, 5, 6), torch.randn(1, 6), torch.tensor([5])
+    previous = torch.tensor([[BOS]])
+    _, before, _ = decoder(previous, decoder.remember(states, summary, lengths))
+    perturbed = states.clone()
+    perturbed[0, j] += 1.0
+    logits, after, _ = decoder(previous, decoder.remember(perturbed, summary, lengths))
+    assert (before[0, 0, j] - after[0, 0, j]).abs() > 1e-5
+    if j == 4:  # the same state behind the sentence's end is padding: nothing moves
+        memory = [decoder.remember(s, summary, torch.tensor([4])) for s in (states, perturbed)]
+        torch.testing.assert_close(decoder(previous, memory[0])[0], decoder(previous, memory[1])[0])
+        assert not torch.allclose(logits, decoder(previous, memory[0])[0])
+
+
+def test_one_step_of_bahdanau_written_out_in_numpy():
+    model, (source, lengths, _) = small(BahdanauDecoder).double(), inputs((4,))
+    previous = torch.tensor([[BOS, 5]])
+    logits, weights, _ = model.decoder(previous, model.read(source, lengths))
+    states, summary = model.encoder(source, lengths)
+    h = states[0].detach().numpy()
+    p = {name: value.detach().numpy() for name, value in model.decoder.named_parameters()}
+
+    def sigmoid(x):
+        return 1 / (1 + np.exp(-x))
+
+    s = np.tanh(p["start.weight"] @ summary[0].detach().numpy() + p["start.bias"])
+    for t, token in enumerate(previous[0].tolist()):
+        e = np.array(
+            [np.tanh(s @ p["score.query_weight"] + row @ p["score.key_weight"]) @ p["score.v"] for row in h]
+        )
+        alpha = np.exp(e) / np.exp(e).sum()
+        c = sum(weight * row for weight, row in zip(alpha, h, strict=True))
+        y = p["embedding.weight"][token]
+        x = np.concatenate((y, c))
+        gates_x = p["cell.weight_ih"] @ x + p["cell.bias_ih"]
+        gates_s = p["cell.weight_hh"] @ s + p["cell.bias_hh"]
+        (r_x, z_x, n_x), (r_s, z_s, n_s) = np.split(gates_x, 3), np.split(gates_s, 3)
+        z, n = sigmoid(z_x + z_s), np.tanh(n_x + sigmoid(r_x + r_s) * n_s)
+        s = (1 - z) * n + z * s
+        expected = p["output.weight"] @ np.concatenate((s, c, y)) + p["output.bias"]
+        np.testing.assert_allclose(weights[0, t].detach(), alpha, rtol=1e-10)
+        np.testing.assert_allclose(logits[0, t].detach(), expected, rtol=1e-9, atol=1e-12)
+
+
+@both
+def test_gradients_reach_every_parameter(decoder):
+    model = small(decoder)
+    model(*inputs())[0].logsumexp(-1).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()] == []
+
+
+def test_the_fixed_vector_is_all_that_its_decoder_remembers():
+    decoder = small(FixedVectorDecoder).decoder
+    summary = torch.randn(2, 6)
+    assert decoder.remember(torch.randn(2, 5, 6), summary, torch.tensor([5, 4])) is summary
+
+
+@both
+def test_greedy_feeds_back_its_own_words(decoder):
+    model, (source, lengths, _) = small(decoder), inputs()
+    tokens, weights = greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=7)
+    previous = torch.cat((torch.full((3, 1), BOS), tokens[:, :-1]), 1)
+    logits, forced = model(source, lengths, previous)
+    for b in range(3):
+        end = (tokens[b] == EOS).nonzero().flatten().tolist()
+        stop = end[0] + 1 if end else tokens.shape[1]
+        assert logits.argmax(-1)[b, :stop].tolist() == tokens[b, :stop].tolist()
+        assert (tokens[b, stop:] == EOS).all()
+    if weights is not None:
+        torch.testing.assert_close(weights, forced)
+
+
+@both
+def test_greedy_stops_at_eos_and_at_max_length(decoder):
+    model, (source, lengths, _) = small(decoder), inputs()
+    with torch.no_grad():
+        model.decoder.output.bias[EOS] = 100.0
+    assert greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=7)[0].tolist() == [[EOS]] * 3
+    with torch.no_grad():
+        model.decoder.output.bias[EOS] = -100.0
+    assert greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=7)[0].shape == (3, 7)
+    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+        greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=0)
+
+
+def test_keys_are_projected_once_for_all_steps(monkeypatch):
+    model, (source, lengths, _) = small(BahdanauDecoder), inputs()
+    calls, project = [], model.decoder.score.project_key
+    monkeypatch.setattr(model.decoder.score, "project_key", lambda key: calls.append(1) or project(key))
+    with torch.no_grad():
+        model.decoder.output.bias[EOS] = -100.0
+    greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=7)
+    assert calls == [1]
+
+
+def test_an_odd_width_is_named():
+    with pytest.raises(ValueError, match="hidden_size must be even, got 7"):
+        small(BahdanauDecoder, hidden_size=7)
+
+
+@pytest.mark.gpu
+@both
+def test_on_a_gpu(decoder):
+    model, batch = small(decoder), inputs()
+    expected, _ = model(*batch)
+    logits, _ = model.cuda()(*(x.cuda() for x in batch))
+    torch.testing.assert_close(logits.cpu(), expected, atol=1e-4, rtol=1e-4)
