@@ -64,7 +64,8 @@ lab: environment ## open the chapters and exercises in JupyterLab
 tidy: environment ## format and lint the code, strip the notebooks
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find book exercises -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --keep-id {} +
+	find book exercises -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/nbstripout --keep-id --keep-count {} +
+	find book exercises -name '*.ipynb' -not -path '*/.ipynb_checkpoints/*' -exec $(BIN)/python book/_ext/counts.py {} +
 	$(BIN)/codespell
 
 repository: ## change the repository's address everywhere: make repository URL=https://github.com/NAME/REPOSITORY

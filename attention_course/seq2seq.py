@@ -26,20 +26,22 @@ Weights = Float[Tensor, "B T_q T_k"]
 
 
 class Encoder(nn.Module):
-    """A bidirectional GRU over the source (Bahdanau et al. 2015, section 3.2)."""
+    """A GRU over the source, in both directions unless told (Bahdanau et al. 2015, section 3.2)."""
 
-    def __init__(self, num_tokens: int, embedding_dim: int, hidden_size: int) -> None:
+    def __init__(
+        self, num_tokens: int, embedding_dim: int, hidden_size: int, *, bidirectional: bool = True
+    ) -> None:
         super().__init__()
         self.embedding = nn.Embedding(num_tokens, embedding_dim)
-        self.rnn = nn.GRU(embedding_dim, hidden_size, batch_first=True, bidirectional=True)
+        self.rnn = nn.GRU(embedding_dim, hidden_size, batch_first=True, bidirectional=bidirectional)
 
     def forward(self, source: Int[Tensor, "B T_k"], lengths: Lengths) -> tuple[States, Summary]:
         """Return one state per token and a summary of the sentence; padding changes neither.
 
-        Shapes: source [B, T_k], lengths [B] -> states [B, T_k, 2·hidden_size], 0 behind each
-        sentence's end, and summary [B, 2·hidden_size]: the last state read forwards beside the last
-        state read backwards. Raises a ``ValueError`` for no sentences and for a length below 1
-        or above T_k.
+        Shapes: source [B, T_k], lengths [B] -> states [B, T_k, d_k], 0 behind each sentence's end,
+        and summary [B, d_k]: the last state read forwards, beside it the last state read backwards.
+        d_k is hidden_size for each direction. Raises a ``ValueError`` for no sentences and for a
+        length below 1 or above T_k.
         """
         if not len(lengths):
             raise ValueError("source must hold at least one sentence, got none")
@@ -53,9 +55,9 @@ class Encoder(nn.Module):
         packed = nn.utils.rnn.pack_padded_sequence(
             embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
-        states, last = self.rnn(packed)  # last [2, B, hidden_size]
+        states, last = self.rnn(packed)  # last [directions, B, hidden_size]
         states, _ = nn.utils.rnn.pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
-        return states, torch.cat((last[0], last[1]), dim=-1)
+        return states, torch.cat(tuple(last), dim=-1)
 
 
 class FixedVectorDecoder(nn.Module):
@@ -171,15 +173,18 @@ def recurrent(
     *,
     embedding_dim: int,
     hidden_size: int,
+    bidirectional: bool = True,
 ) -> EncoderDecoder:
     """Return an encoder-decoder: ``hidden_size`` numbers in a decoder's state and in an encoder's.
 
-    Each direction of the encoder has half of them. Raises a ``ValueError`` for an odd number.
+    Where the encoder has two directions, each has half of them. Raises a ``ValueError`` for an odd
+    number then.
     """
-    if hidden_size % 2:
+    if bidirectional and hidden_size % 2:
         raise ValueError(f"hidden_size must be even, got {hidden_size}")
+    per_direction = hidden_size // 2 if bidirectional else hidden_size
     return EncoderDecoder(
-        Encoder(num_source, embedding_dim, hidden_size // 2),
+        Encoder(num_source, embedding_dim, per_direction, bidirectional=bidirectional),
         decoder(num_target, embedding_dim, hidden_size, d_k=hidden_size),
     )
 

@@ -76,6 +76,18 @@ STICKING_OUT = r"""
 """
 
 
+#: How bright the sheet under each figure is, from 0 to 255: its own or that of the nearest element with one.
+SHEETS = r"""
+() => [...document.querySelectorAll(".ac-figure, .ac-explorable")].map((figure) => {
+  for (let box = figure; box; box = box.parentElement) {
+    const [red, green, blue, alpha = 1] = getComputedStyle(box).backgroundColor.match(/[\d.]+/g).map(Number);
+    if (alpha > 0.5) return 0.299 * red + 0.587 * green + 0.114 * blue;
+  }
+  return 255;
+})
+"""
+
+
 def skip_or_fail(reason: str) -> None:
     """Skip on a reader's machine; fail under ``CI=true``, where what lacks can be installed."""
     (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
@@ -198,6 +210,8 @@ def test_page_is_accessible(chromium, sites, path, theme):
         page = visit.open(path)
         unfold(page)
         assert page.locator("html").get_attribute("data-theme") in {theme, None}
+        sheets = page.evaluate(SHEETS)
+        assert all(sheet > 200 if theme == "light" else sheet < 60 for sheet in sheets), sheets
         page.evaluate(Axe().axe_script)
         result = page.evaluate("axe.run({resultTypes: ['violations']})")
         found = [

@@ -45,6 +45,26 @@ def test_the_summary_is_the_last_state_of_each_direction():
         torch.testing.assert_close(summary[b, 3:], states[b, 0, 3:])  # backwards ends at the start
 
 
+def test_an_encoder_that_reads_forwards_only_has_not_seen_what_comes():
+    encoder = Encoder(11, 4, 3, bidirectional=False)
+    source, lengths, _ = inputs()
+    states, summary = encoder(source, lengths)
+    for b, length in enumerate(lengths.tolist()):
+        torch.testing.assert_close(summary[b], states[b, length - 1])
+    source[0, 3] = 3 + (source[0, 3] + 1) % 8
+    changed, _ = encoder(source, lengths)
+    assert torch.equal(changed[0, :3], states[0, :3])
+    assert not torch.equal(changed[0, 3:], states[0, 3:])
+
+
+@both
+def test_both_encoders_fit_both_decoders(decoder):
+    source, lengths, previous = inputs()
+    for bidirectional in (True, False):
+        model = recurrent(decoder, 11, 9, embedding_dim=4, hidden_size=6, bidirectional=bidirectional)
+        assert model(source, lengths, previous)[0].shape == (*previous.shape, 9)
+
+
 @pytest.mark.parametrize("lengths", [(0, 3), (2, 6), (-1, 2)])
 def test_lengths_outside_the_source_are_named(lengths):
     with pytest.raises(ValueError, match="lengths must lie between 1 and T_k = 5"):

@@ -24,6 +24,9 @@ QUERY, KEY, VALUE, WEIGHTS, INK, MUTED, LINE, PAPER = palette.LIGHT.values()
 #: White to deep purple. Its white is not quite the paper's, which would turn dark with the page.
 WEIGHT_COLOURS = LinearSegmentedColormap.from_list("weights", ["#FEFEFE", WEIGHTS, "#6B2850"])
 
+_NARROWEST = 480  # px
+_FRAME = "margin: 1em 0; text-align: center; overflow-x: auto;"
+
 #: Text that lies on a heatmap's own cells keeps its colour when the page turns dark.
 _ON_LIGHT, _ON_DARK = "#111112", "#FFFFFE"
 
@@ -122,9 +125,11 @@ def svg(fig: Figure, alt: str) -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     # matplotlib calls its groups figure_1, axes_1, ... in every figure; nothing refers to these ids.
     text = re.sub(r'<g id="[\w.]+_\d+"', "<g", text)
-    width = float(re.search(r'width="([\d.]+)pt"', text).group(1))
+    width = float(re.search(r'width="([\d.]+)pt"', text).group(1)) * 4 / 3  # pt to px
     label = f'role="img" aria-label="{html.escape(alt, quote=True)}"'
-    size = f'style="width: 100%; max-width: {width * 4 / 3:.0f}px; height: auto;"'  # 1 pt = 4/3 px
+    # On a phone a wide figure keeps letters that can be read, and scrolls inside itself.
+    narrowest = min(width, _NARROWEST)
+    size = f'style="width: 100%; min-width: {narrowest:.0f}px; max-width: {width:.0f}px; height: auto;"'
     text = re.sub(
         r'<svg (.*?)width="[\d.]+pt" height="[\d.]+pt"',
         lambda match: f"<svg {label} {match.group(1)}{size}",
@@ -133,7 +138,7 @@ def svg(fig: Figure, alt: str) -> str:
         flags=re.DOTALL,
     )
     style = palette.css(".ac-figure")
-    return f'{style}<figure class="ac-figure" style="margin: 1em 0; text-align: center;">{text}</figure>'
+    return f'{style}<figure class="ac-figure" style="{_FRAME}">{text}</figure>'
 
 
 def show(fig: Figure, alt: str) -> None:

@@ -7,9 +7,7 @@ from typing import Any
 from IPython.display import Markdown
 
 
-def table(
-    header: Sequence[str], rows: Iterable[Sequence[Any]], *, text_columns: int = 1
-) -> Markdown:
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]], *, text_columns: int = 1) -> Markdown:
     """Return a table: first ``text_columns`` of text, then numbers, which stand at the right.
 
     Floats are shown as they are: format them where their meaning is known. Raises a ``ValueError``

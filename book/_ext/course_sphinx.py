@@ -1,12 +1,15 @@
-"""What the strict, offline build needs beyond Jupyter Book: no stale output, no script from elsewhere.
+"""What the strict, offline build needs beyond Jupyter Book.
 
-* Executed notebooks are cached under a digest of everything a notebook's output depends on besides
-  itself. A change in the package gives a new cache, hence a new execution; old caches are removed.
+* Executed notebooks are cached under a digest of everything a notebook's output
+  depends on besides itself. A change in the package gives a new cache, hence a
+  new execution; old caches are removed. Nothing stale is ever shown.
 * A change in the style sheet or in a vendored script rewrites every page.
 * Pages of chapters that no longer exist are removed from the output.
-* sphinx-thebe's script, which would be fetched from a content network, is dropped.
-* Entries of the bibliography are plain list items: the role Sphinx gives them is deprecated.
-* The empty corner of a table is a plain cell: a heading without words stops a screen reader.
+* sphinx-thebe's script, which would come from another site, is dropped.
+* Entries of the bibliography are plain list items: the role that Sphinx gives
+  them is deprecated.
+* The empty corner of a table is a plain cell: a heading without words stops a
+  screen reader.
 """
 
 import hashlib
@@ -23,31 +26,36 @@ CACHES = ".jupyter_cache"
 
 
 def digest(root: Path, files: Iterable[Path], *more: str) -> str:
-    """Return a short digest of ``more`` and of the names and bytes of ``files`` below ``root``."""
+    """Digest ``more`` and the names and bytes of ``files`` below ``root``."""
     result = hashlib.sha256(repr(more).encode())
     for path in sorted(files):
         content = path.read_bytes()
-        result.update(f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode())
+        result.update(
+            f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode()
+        )
         result.update(content)
     return result.hexdigest()[:16]
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return every file below ``folder`` but compiled Python and hidden ones."""
+    """Return every file below ``folder`` but compiled and hidden ones."""
     return [
         path
         for path in folder.rglob("*")
         if path.is_file()
         and path.suffix != ".pyc"
-        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+        and not any(
+            part.startswith(".") for part in path.relative_to(folder).parts
+        )
     ]
 
 
 def execution_digest(root: Path) -> str:
-    """Return the digest of what a notebook's output depends on besides the notebook.
+    """Digest what a notebook's output depends on besides the notebook.
 
-    That is the package with its data, the pinned environment, the interpreter, and the book's own
-    data files and scripts (everything in ``book/`` that is neither a page nor part of its looks).
+    That is the package with its data, the pinned environment, the interpreter,
+    and the book's own data files and scripts: everything in ``book/`` that is
+    neither a page nor part of its looks.
     """
     book = root / "book"
     beside_the_pages = [
@@ -58,14 +66,18 @@ def execution_digest(root: Path) -> str:
     ]
     pins = [path for path in [root / "requirements.txt"] if path.exists()]
     version = f"{sys.implementation.name} {sys.version_info[:2]}"
-    return digest(root, [*files_below(root / "attention_course"), *beside_the_pages, *pins], version)
+    return digest(
+        root,
+        [*files_below(root / "attention_course"), *beside_the_pages, *pins],
+        version,
+    )
 
 
 def set_cache(app: Sphinx, config: Config) -> None:
-    """Point myst-nb at the cache that belongs to the present sources and remove the others.
+    """Point myst-nb at the cache of the present sources; remove the others.
 
-    ``nb_execution_cache_path`` is a value whose change makes Sphinx read every page again, so the
-    new outputs also reach pages whose notebook did not change.
+    ``nb_execution_cache_path`` is a value whose change makes Sphinx read every
+    page again, so that new outputs also reach pages whose notebook is the same.
     """
     root = Path(app.srcdir)
     caches = Path(app.outdir).parent / CACHES
@@ -79,19 +91,31 @@ def set_cache(app: Sphinx, config: Config) -> None:
 
 
 def remove_old_pages(app: Sphinx, exception: Exception | None) -> None:
-    """Remove the page and the source of every chapter that the book no longer has."""
+    """Remove the page and the source of every chapter that is gone."""
     if exception or app.builder.format != "html":
         return
-    for folder in (Path(app.outdir) / "book", Path(app.outdir) / "_sources" / "book"):
+    for folder in (
+        Path(app.outdir) / "book",
+        Path(app.outdir) / "_sources" / "book",
+    ):
         for path in folder.rglob("*"):
             if path.is_file() and path.suffix in {".html", ".ipynb", ".md"}:
-                docname = "book/" + path.relative_to(folder).with_suffix("").as_posix()
+                docname = (
+                    "book/"
+                    + path.relative_to(folder).with_suffix("").as_posix()
+                )
                 if docname not in app.env.all_docs:
                     path.unlink()
 
 
-def drop_thebe(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
-    """Drop sphinx-thebe's scripts and style, which it adds to every page even when it is off."""
+def drop_thebe(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict,
+    doctree: object,
+) -> None:
+    """Drop sphinx-thebe's scripts and style: it adds them even when off."""
 
     def is_thebe(asset: object) -> bool:
         name = str(getattr(asset, "filename", None) or asset)
@@ -99,14 +123,26 @@ def drop_thebe(app: Sphinx, pagename: str, templatename: str, context: dict, doc
         return "thebe" in name or "THEBE_JS_URL" in body
 
     for kind in ("script_files", "css_files"):
-        context[kind] = [asset for asset in context[kind] if not is_thebe(asset)]
+        context[kind] = [
+            asset for asset in context[kind] if not is_thebe(asset)
+        ]
 
 
-def mend_accessibility(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: object) -> None:
-    """Give bibliography entries and empty table corners the markup that screen readers expect."""
+def mend_accessibility(
+    app: Sphinx,
+    pagename: str,
+    templatename: str,
+    context: dict,
+    doctree: object,
+) -> None:
+    """Mend the markup of bibliography entries and empty table corners."""
     if "body" in context:
-        body = context["body"].replace('role="doc-biblioentry"', 'role="listitem"')
-        context["body"] = re.sub(r"<th([^>]*)><p></p></th>", r"<td\1></td>", body)
+        body = context["body"].replace(
+            'role="doc-biblioentry"', 'role="listitem"'
+        )
+        context["body"] = re.sub(
+            r"<th([^>]*)><p></p></th>", r"<td\1></td>", body
+        )
 
 
 def setup(app: Sphinx) -> dict:
@@ -115,4 +151,8 @@ def setup(app: Sphinx) -> dict:
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("html-page-context", mend_accessibility, priority=900)
     app.connect("build-finished", remove_old_pages)
-    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}
+    return {
+        "version": "1",
+        "parallel_read_safe": True,
+        "parallel_write_safe": True,
+    }
