@@ -310,6 +310,23 @@ class TestScaledDotProductAttention:
         torch.testing.assert_close(got.cpu(), want, rtol=1e-4, atol=1e-4)
 
 
+def test_values_are_mixed_in_float32_at_least():
+    weights = torch.tensor([[0.5005, 0.4985, 0.001]])  # bfloat16 has three digits: it would lose them
+    value = torch.tensor([[256.0], [-256.0], [1.0]], dtype=torch.bfloat16)
+    mixed = mix(weights, value)
+    assert mixed.dtype == torch.bfloat16
+    assert abs(mixed.item() - 0.513) < 0.004
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_mask_may_be_as_broad_as_the_keys(backend):
+    query, key, value = torch.randn(3, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
+    mask = torch.rand(2, 1, 3, 5) > 0.3
+    got = scaled_dot_product_attention(query, key, value, mask, backend=backend)
+    want, _ = attend(query.expand(2, 3, 3, 4), key, value, mask=mask)
+    torch.testing.assert_close(got, want)
+
+
 def test_weights_are_those_the_values_are_mixed_with():
     query, key, value = inputs((2, 3))
     weights = attention_weights(query, key, is_causal=True)

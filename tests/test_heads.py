@@ -90,6 +90,17 @@ class TestAgainstTorch:
         )
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_conversion_keeps_the_mode_and_copies_the_weights(training):
+    theirs = nn.MultiheadAttention(12, 4, dropout=0.5, batch_first=True).train(training)
+    ours = MultiHeadAttention.from_torch(theirs)
+    assert ours.training == training
+    assert ours.to_torch().training == training
+    with torch.no_grad():
+        theirs.out_proj.weight.zero_()
+    assert ours.output_projection.weight.abs().max() > 0
+
+
 def test_a_mask_without_heads_holds_for_every_head_and_one_with_heads_for_its_own():
     ours, x = module(num_heads=4), draw(2, 5, 12)
     allowed = torch.rand(2, 5, 5) > 0.3

@@ -63,6 +63,7 @@ def test_with_structure_says_the_same_in_bool_and_float(is_causal, window):
     boolean = masks.with_structure(allowed, query, key, is_causal=is_causal, window=window)
     floating = masks.with_structure(added, query, key, is_causal=is_causal, window=window)
     assert torch.equal(boolean, floating == 0)
+    assert torch.equal(~boolean, floating == -torch.inf)
 
 
 @pytest.mark.usefixtures("unchecked")

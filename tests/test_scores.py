@@ -118,6 +118,12 @@ def test_float16_products_do_not_overflow():
     assert scores.dot(query, query).item() == 64 * 100 * 100  # above float16's 65504
 
 
+def test_scaling_first_keeps_large_products_finite():
+    query = torch.full((1, 64), 10.0**18.5)
+    assert scores.dot(query, query).isinf().all()  # 6.4e38: above float32's 3.4e38
+    assert scores.scaled_dot(query, query).isfinite().all()
+
+
 def test_scale_can_be_given():
     query, key = draw(3, 4), draw(2, 4)
     torch.testing.assert_close(scores.scaled_dot(query, key, scale=1.0), scores.dot(query, key))

@@ -703,7 +703,7 @@ def _nearly_certain(generator: Generator) -> tuple[Tensor]:
 
 SOFTMAX_JACOBIAN = Exercise(
     name=f"{NAME}.softmax_jacobian",
-    title="Why gradients vanish without the scale",
+    title="What a saturated softmax lets through",
     points=3,
     difficulty=3,
     minutes=15,
