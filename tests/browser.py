@@ -37,9 +37,9 @@ def find_chromium() -> str | None:
     return next((path for name in candidates if name and (path := shutil.which(name))), None)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """The browser: one per session, started at the first test that asks for it."""
+    """The browser, one per file of tests: its event loop would be in the way of other tests."""
     path = find_chromium()
     if path is None:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(CURE)
