@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from attention_course import attend, checks, masked_softmax
 from attention_course.checks import CheckFailed, check, find_exercise, hint, inputs, progress, report, session
 from attention_course.checks import judge as judging
-from attention_course.checks.exercise import Case
+from attention_course.checks.exercise import Case, Exercise
 from attention_course.checks.judge import STAGES, judge_function
 from attention_course.checks.observe import observe, printable, undisturbed
 from attention_course.scores import scaled_dot
@@ -656,3 +656,20 @@ def test_two_cases_of_one_seed_differ():
         return (torch.randn(4, generator=generator),)
 
     assert not torch.equal(Case("one", build).inputs()[0], Case("two", build).inputs()[0])
+
+
+def test_a_gradient_where_the_reference_has_none_is_no_mistake():
+    exercise = Exercise(
+        name="any.product",
+        title="Product",
+        points=1,
+        difficulty=1,
+        minutes=1,
+        reference=lambda one, other: one * other.detach(),
+        returns=("product",),
+        cases=(Case("two numbers", lambda g: (torch.ones(2), torch.full((2,), 3.0)), gradient=True),),
+        mistakes=(),
+        hints=(),
+    )
+    assert judge_function(exercise, lambda one, other: one * other).passed
+    assert not judge_function(exercise, lambda one, other: one.detach() * other).passed

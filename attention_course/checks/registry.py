@@ -6,7 +6,11 @@ from importlib import import_module
 from attention_course.checks.exercise import Chapter, Exercise
 
 #: chapter -> the module of this package that holds its exercises
-MODULES = {"03_scaled_dot_product": "scaled_dot_product"}
+MODULES = {
+    "03_scaled_dot_product": "scaled_dot_product",
+    "04_multi_head": "multi_head",
+    "05_masks": "masks",
+}
 
 
 def _nearest(name: str, known: list[str]) -> str:
