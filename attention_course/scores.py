@@ -113,21 +113,36 @@ def concat(query: Query, key: Key, weight: Float[Tensor, "d hidden"], v: Float[T
     return (torch.cat((rows, columns), dim=-1) @ weight).tanh() @ v
 
 
-class Dot(nn.Module):
+class ScoreModule(nn.Module):
+    """A score as a module, for keys that are asked many times: prepared once, then scored at each step.
+
+    A score with nothing to prepare inherits these two as they are.
+    """
+
+    def project_key(self, key: Key) -> Float[Tensor, "... T_k prepared"]:
+        """Return what ``projected`` takes as its keys, [..., T_k, prepared]; here the keys themselves."""
+        return key
+
+    def projected(self, query: Query, projected_key: Float[Tensor, "... T_k prepared"]) -> Scores:
+        """Return the scores for keys that went through ``project_key`` before."""
+        return self(query, projected_key)
+
+
+class Dot(ScoreModule):
     """q·k as a module (Luong et al. 2015); no weights."""
 
     def forward(self, query: Query, key: Key) -> Scores:
         return dot(query, key)
 
 
-class ScaledDot(nn.Module):
+class ScaledDot(ScoreModule):
     """q·k / √d_k as a module (Vaswani et al. 2017, equation 1); no weights."""
 
     def forward(self, query: Query, key: Key) -> Scores:
         return scaled_dot(query, key)
 
 
-class Cosine(nn.Module):
+class Cosine(ScoreModule):
     """The cosine of q and k times a learned sharpness β, held as log β (Graves et al. 2014, equation 5).
 
     A bare cosine lies between -1 and 1, which no softmax can turn into a sharp choice.
@@ -143,7 +158,7 @@ class Cosine(nn.Module):
         return self.log_sharpness.exp() * cosine(query, key)
 
 
-class General(nn.Module):
+class General(ScoreModule):
     """qᵀ W k with a learned W [d_q, d_k] (Luong et al. 2015, "general")."""
 
     def __init__(self, d_q: int, d_k: int) -> None:
@@ -154,7 +169,7 @@ class General(nn.Module):
         return general(query, key, self.weight)
 
 
-class Additive(nn.Module):
+class Additive(ScoreModule):
     """vᵀ tanh(W_q q + W_k k) with learned weights (Bahdanau et al. 2015).
 
     For a decoder that asks the same keys at every step: ``project_key`` once, then
@@ -179,7 +194,7 @@ class Additive(nn.Module):
         return additive_projected(query @ self.query_weight, projected_key, self.v)
 
 
-class Concat(nn.Module):
+class Concat(ScoreModule):
     """vᵀ tanh(W [q; k]) with learned weights (Luong et al. 2015, "concat")."""
 
     def __init__(self, d_q: int, d_k: int, hidden: int) -> None:
@@ -191,7 +206,7 @@ class Concat(nn.Module):
         return concat(query, key, self.weight, self.v)
 
 
-class Location(nn.Module):
+class Location(ScoreModule):
     """W q: scores from the query alone, one per position (Luong et al. 2015, equation 8).
 
     The key gives only the number of positions, never its content.

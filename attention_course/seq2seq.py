@@ -1,4 +1,4 @@
-"""A recurrent encoder and two decoders: one reads a fixed vector, the other attends.
+"""A recurrent encoder, and decoders that read a fixed vector or attend: before or after each state.
 
 The encoder turns a source sentence into one state per token and one summary of the whole. A decoder
 writes the target token by token: given the tokens before it, it returns the logits of the next.
@@ -6,15 +6,16 @@ What a decoder may read is its ``memory``, made once per sentence by ``remember`
 vector that is the summary; for attention, the states too.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from attention_course import masks
+from attention_course import local, masks
 from attention_course.attention import attend
-from attention_course.scores import Additive
+from attention_course.scores import Additive, ScoreModule
 
 Tokens = Int[Tensor, "B T_q"]
 States = Float[Tensor, "B T_k d_k"]
@@ -94,7 +95,7 @@ class FixedVectorDecoder(nn.Module):
 class Memory(NamedTuple):
     """What an attending decoder keeps of the source: keys to score, values to mix, who is padding."""
 
-    keys: Float[Tensor, "B T_k hidden"]
+    keys: Float[Tensor, "B T_k prepared"]
     values: States
     mask: Bool[Tensor, "B 1 T_k"]
     summary: Summary
@@ -142,6 +143,94 @@ class BahdanauDecoder(nn.Module):
         return logits, torch.cat(weights, 1), state
 
 
+class LuongDecoder(nn.Module):
+    """A GRU that attends after each update of its state, with any score (Luong et al. 2015, section 3.1).
+
+    Without the paper's input feeding: the context does not enter the GRU, so all steps of a known
+    target are one call of it, and one call of the score.
+    """
+
+    def __init__(
+        self, num_tokens: int, embedding_dim: int, hidden_size: int, d_k: int, *, score: ScoreModule
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tokens, embedding_dim)
+        self.start = nn.Linear(d_k, hidden_size)
+        self.rnn = nn.GRU(embedding_dim, hidden_size, batch_first=True)
+        self.score = score
+        self.combine = nn.Linear(d_k + hidden_size, hidden_size, bias=False)
+        self.output = nn.Linear(hidden_size, num_tokens)
+
+    def remember(self, states: States, summary: Summary, lengths: Lengths) -> Memory:
+        """Return the states as values and, prepared once for all steps, as keys."""
+        mask = masks.padding(lengths, states.shape[1])
+        return Memory(self.score.project_key(states), states, mask, summary)
+
+    def forward(
+        self, previous: Tokens, memory: Memory, state: State | None = None
+    ) -> tuple[Logits, Weights, State]:
+        """Return the next tokens' logits, the weights they were written with, and the last state.
+
+        Shapes: previous [B, T_q], state [B, hidden] or ``None`` at the start -> logits
+        [B, T_q, num_tokens], weights [B, T_q, T_k], state [B, hidden].
+        """
+        queries = self.advance(previous, memory, state)  # [B, T_q, hidden]: the states *after* each step
+        context, weights = attend(
+            queries, memory.keys, memory.values, mask=memory.mask, score=self.score.projected
+        )  # [B, T_q, d_k], [B, T_q, T_k]
+        return self.write(queries, context), weights, queries[:, -1]
+
+    def advance(self, previous: Tokens, memory: Memory, state: State | None) -> Float[Tensor, "B T_q hidden"]:
+        """Return the state after each of the tokens ``previous`` [B, T_q]."""
+        if state is None:
+            state = self.start(memory.summary).tanh()
+        states, _ = self.rnn(self.embedding(previous), state.unsqueeze(0))
+        return states
+
+    def write(self, states: Float[Tensor, "B T_q hidden"], context: Float[Tensor, "B T_q d_k"]) -> Logits:
+        """Return the logits of the attentional vector tanh(W_c [c; s]) (Luong et al. 2015, equations 5-6)."""
+        return self.output(self.combine(torch.cat((context, states), dim=-1)).tanh())
+
+
+class Progress(NamedTuple):
+    """How far a ``LocalDecoder`` has come: its state, and the number of tokens it has read."""
+
+    state: State
+    steps: int
+
+
+class LocalDecoder(LuongDecoder):
+    """As ``LuongDecoder``, but each query sees a window of the source (Luong et al. 2015, section 3.2).
+
+    ``where`` says which window: ``local.Monotonic`` or ``local.Predictive``.
+    """
+
+    def __init__(
+        self,
+        num_tokens: int,
+        embedding_dim: int,
+        hidden_size: int,
+        d_k: int,
+        *,
+        score: ScoreModule,
+        where: local.Monotonic | local.Predictive,
+    ) -> None:
+        super().__init__(num_tokens, embedding_dim, hidden_size, d_k, score=score)
+        self.where = where
+
+    def forward(
+        self, previous: Tokens, memory: Memory, state: Progress | None = None
+    ) -> tuple[Logits, Weights, Progress]:
+        """Return logits [B, T_q, num_tokens], weights [B, T_q, T_k] and how far the decoder has come."""
+        before, steps = (None, 0) if state is None else state
+        queries = self.advance(previous, memory, before)
+        context, weights = self.where(
+            queries, memory.keys, memory.values, memory.mask, first=steps, score=self.score.projected
+        )
+        progress = Progress(queries[:, -1], steps + previous.shape[1])
+        return self.write(queries, context), weights, progress
+
+
 class EncoderDecoder(nn.Module):
     """An encoder and a decoder (Sutskever et al. 2014; Cho et al. 2014)."""
 
@@ -167,7 +256,7 @@ class EncoderDecoder(nn.Module):
 
 
 def recurrent(
-    decoder: type[nn.Module],
+    decoder: Callable[..., nn.Module],
     num_source: int,
     num_target: int,
     *,
@@ -177,7 +266,8 @@ def recurrent(
 ) -> EncoderDecoder:
     """Return an encoder-decoder: ``hidden_size`` numbers in a decoder's state and in an encoder's.
 
-    Where the encoder has two directions, each has half of them. Raises a ``ValueError`` for an odd
+    ``decoder`` is a decoder's class, or a ``partial`` of one that needs more than sizes. Where the
+    encoder has two directions, each has half of ``hidden_size``. Raises a ``ValueError`` for an odd
     number then.
     """
     if bidirectional and hidden_size % 2:

@@ -8,18 +8,22 @@ import sys
 import textwrap
 import warnings
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from attention_course import attend, checks, masked_softmax
+from attention_course import attend, checks, local, masked_softmax, masks, seq2seq
+from attention_course import scores as package
 from attention_course.checks import CheckFailed, check, find_exercise, hint, inputs, progress, report, session
 from attention_course.checks import judge as judging
 from attention_course.checks.exercise import Case, Exercise
 from attention_course.checks.judge import STAGES, judge_function
 from attention_course.checks.observe import observe, printable, undisturbed
+from attention_course.checks.score_functions import REACH
+from attention_course.lab import pairs, reversal
 from attention_course.scores import scaled_dot
 
 EXERCISES = [one for chapter in checks.chapters() for one in chapter.exercises]
@@ -82,9 +86,13 @@ class TestExercise:
 
     def test_cases_cover_what_hides_mistakes(self, exercise):
         drawn = [case.inputs() for case in exercise.cases]
-        assert any(case.gradient for case in exercise.cases)
-        assert any(one[0].dim() > 2 for one in drawn), "leading axes"
-        assert any(one[0].dtype == torch.float64 for one in drawn) or exercise is SELF_ATTENTION
+        floating = [[tensor for tensor in one if tensor.is_floating_point()] for one in drawn]
+        if any(floating):
+            assert any(case.gradient for case in exercise.cases)
+            assert any(tensor.dim() > 2 for one in floating for tensor in one), "leading axes"
+            assert any(one[0].dtype == torch.float64 for one in floating) or exercise is SELF_ATTENTION
+        else:  # tokens have no gradient and no axis behind the words
+            assert any(one[0].dim() > 1 and len(one[0]) > 1 for one in drawn), "a batch"
 
 
 def test_sizes_all_differ_where_queries_meet_keys():
@@ -121,6 +129,130 @@ def test_references_agree_with_the_package():
     scores = torch.randn(5, dtype=torch.float64)
     expected = torch.autograd.functional.jacobian(lambda s: s.softmax(-1), scores)
     torch.testing.assert_close(JACOBIAN.reference(scores.softmax(-1)), expected)
+
+
+# Chapters 1 and 2 -----------------------------------------------------------------------------
+
+SUMMARY, PREVIOUS, LOSS, LOOK_BACK, DECODE = (
+    find_exercise(f"01_bottleneck.{name}")
+    for name in ("summary", "previous_tokens", "token_loss", "look_back", "decode")
+)
+GENERAL, ADDITIVE, CONCAT, COSINE, ATTENTIONAL, LOCAL_P = (
+    find_exercise(f"02_score_functions.{name}")
+    for name in ("general", "additive", "concat", "cosine", "attentional", "local_p")
+)
+
+
+def drawn(exercise):
+    return [case.inputs() for case in exercise.cases]
+
+
+def test_the_references_of_chapter_1_agree_with_the_package():
+    encoder, lengths = seq2seq.Encoder(9, 4, 3), torch.tensor([2, 5, 1])
+    states, summary = encoder(torch.randint(9, (3, 6)), lengths)
+    torch.testing.assert_close(SUMMARY.reference(states, lengths), summary)
+    task = reversal.task(0, reversal.reversed_pair)
+    batch = pairs.collate(task.test[:20], task)
+    assert torch.equal(PREVIOUS.reference(batch.target), batch.previous)
+    for logits, target in drawn(LOSS):
+        each = [
+            F.cross_entropy(one.flatten(0, 1), target.flatten(), ignore_index=pairs.PAD) for one in logits
+        ]
+        torch.testing.assert_close(LOSS.reference(logits, target), torch.stack(each))
+    for scores, states, lengths in drawn(LOOK_BACK):
+        weights = masked_softmax(scores.unsqueeze(1), masks.padding(lengths, scores.shape[1]))
+        expected = (weights @ states).squeeze(1), weights.squeeze(1)
+        torch.testing.assert_close(LOOK_BACK.reference(scores, states, lengths), expected)
+
+
+def test_each_state_of_the_decoder_follows_from_the_one_before():
+    for embedded, start, states, v in drawn(DECODE):
+        after, weights = DECODE.reference(embedded, start, states, v)
+        before = torch.cat((start.unsqueeze(1), after[:, :-1]), 1)
+        context, expected = attend(before, states, states, score=partial(package.additive_projected, v=v))
+        torch.testing.assert_close(weights, expected)
+        torch.testing.assert_close(after, (embedded + context + before).tanh())
+
+
+def test_the_references_of_chapter_2_agree_with_the_package():
+    for exercise in (GENERAL, ADDITIVE, CONCAT, COSINE):
+        packaged = getattr(package, exercise.name.partition(".")[2])
+        for one in drawn(exercise):
+            torch.testing.assert_close(exercise.reference(*one), packaged(*one))
+    for decoder, encoder, lengths, weight in drawn(ATTENTIONAL):
+        seen = masks.padding(lengths, encoder.shape[1])
+        context, weights = attend(decoder, encoder, encoder, mask=seen, score=package.dot)
+        expected = (torch.cat((context, decoder), -1) @ weight).tanh(), weights
+        torch.testing.assert_close(ATTENTIONAL.reference(decoder, encoder, lengths, weight), expected)
+    for scores, place, lengths in drawn(LOCAL_P):
+        T_k, centres = scores.shape[-1], lengths[:, None] * place.sigmoid()
+        seen = masks.padding(lengths, T_k) & local.window(centres, T_k, REACH)
+        expected = masked_softmax(scores, seen) * local.gaussian(centres, T_k, REACH)
+        torch.testing.assert_close(LOCAL_P.reference(scores, place, lengths), expected)
+
+
+def test_lengths_leave_no_mistake_a_place_to_hide():
+    for exercise in (SUMMARY, LOOK_BACK):
+        batches = [(one[0].shape[1], one[-1].tolist()) for one in drawn(exercise)]
+        assert any(max(lengths) < T for T, lengths in batches), "the longest is not the width"
+        assert any(lengths != sorted(lengths, reverse=True) for _, lengths in batches), "not sorted"
+        assert any(1 in lengths for _, lengths in batches), "one word"
+
+
+def test_nothing_is_saturated_where_a_recurrent_decoder_looks():
+    for seed in range(5):
+        for exercise in (LOOK_BACK, DECODE, ATTENTIONAL):
+            for case in exercise.cases:
+                mixed, weights = exercise.reference(*case.inputs(seed))
+                several = (weights > 0).sum(-1) > 1
+                assert not several.any() or weights.amax(-1)[several].median() < 0.95, case.name
+                assert exercise is LOOK_BACK or mixed.abs().median() < 0.95, case.name
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [F.cross_entropy, torch.nn.CrossEntropyLoss(), lambda x, y: F.nll_loss(F.log_softmax(x, -1), y)],
+)
+def test_torchs_own_loss_is_no_answer(loss):
+    def solution(logits, target):
+        word = target != pairs.PAD
+        return torch.stack([loss(one[word], target[word]) for one in logits])
+
+    assert {finding.stage for finding in judge_function(LOSS, solution).findings} == {"forbidden"}
+
+
+def test_torchs_own_cosine_is_no_answer():
+    verdict = judge_function(
+        COSINE, lambda query, key: F.cosine_similarity(query.unsqueeze(-2), key.unsqueeze(-3), dim=-1)
+    )
+    assert {finding.stage for finding in verdict.findings} == {"forbidden"}
+
+
+def test_a_gaussian_added_as_an_exponent_is_named_as_rows_that_sum_to_1():
+    def local_p(scores, place, lengths, *, on_the_scores):
+        centre = (lengths[:, None] * torch.sigmoid(place)).unsqueeze(-1)
+        key = torch.arange(scores.shape[-1], dtype=scores.dtype)
+        seen = (key >= centre - REACH) & (key <= centre + REACH) & (key < lengths[:, None, None])
+        exponent = -2 * ((key - centre) / REACH) ** 2
+        if on_the_scores:
+            return torch.where(seen, scores + exponent, -torch.inf).softmax(-1)
+        return torch.where(seen, scores, -torch.inf).softmax(-1) * exponent.exp()
+
+    assert judge_function(LOCAL_P, partial(local_p, on_the_scores=False)).passed
+    verdict = judge_function(LOCAL_P, partial(local_p, on_the_scores=True))
+    assert verdict.mistake.name == "rows made to sum to 1 again"
+
+
+def test_a_weight_cut_in_two_is_right_unless_it_is_cut_for_the_key_first():
+    def query_first(query, key, weight, v):
+        return package.additive(query, key, *weight.split([query.shape[-1], key.shape[-1]]), v)
+
+    def key_first(query, key, weight, v):
+        of_key, of_query = weight.split([key.shape[-1], query.shape[-1]])
+        return package.additive(query, key, of_query, of_key, v)
+
+    assert judge_function(CONCAT, query_first).passed
+    assert judge_function(CONCAT, key_first).mistake.name == "key in front of query"
 
 
 # Usual mistakes -------------------------------------------------------------------------------
@@ -353,7 +485,8 @@ def test_every_input_is_watched_for_changes(exercise):
         def solution(*inputs, position=position):
             result = exercise.reference(*inputs)
             with torch.no_grad():
-                inputs[position].mul_(2)
+                changed = inputs[position]
+                changed.copy_(~changed if changed.dtype == torch.bool else 2 * changed)
             return result
 
         verdict = judge_function(exercise, solution)
@@ -673,3 +806,23 @@ def test_a_gradient_where_the_reference_has_none_is_no_mistake():
     )
     assert judge_function(exercise, lambda one, other: one * other).passed
     assert not judge_function(exercise, lambda one, other: one.detach() * other).passed
+
+
+def test_a_single_number_that_is_off_is_shown():
+    """It has no row and no place: once, reporting it raised."""
+    exercise = Exercise(
+        name="none.total",
+        title="A sum",
+        points=1,
+        reference=lambda x: x.sum(),
+        cases=(Case("three numbers", lambda generator: (torch.randn(3, generator=generator),)),),
+        mistakes=(),
+        difficulty=1,
+        minutes=1,
+        hints=(),
+        returns=("total",),
+    )
+    assert judge_function(exercise, lambda x: x.sum()).passed
+    verdict = judge_function(exercise, lambda x: x.sum() + 1)
+    assert verdict.findings[0].text == "total is off by 1."
+    assert len(verdict.findings[0].table.rows[0][1]) == 1

@@ -116,7 +116,7 @@ class TestNotebook:
         code = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
         for one in chapter_of(source).exercises:
             signature = re.search(rf"def {one.name.partition('.')[2]}\((.*?)\) ->", code, re.DOTALL)[1]
-            assert tuple(re.findall(r"(\w+): Float", signature)) == one.parameters
+            assert tuple(re.findall(r"(\w+): (?:Float|Int|Bool)\[", signature)) == one.parameters
 
     def test_every_solution_passes(self, source, tmp_path):
         notebook, results = run(source, tmp_path)

@@ -54,10 +54,18 @@ def test_additive_and_concat_equal_the_loop_and_each_other():
     torch.testing.assert_close(split, joined, rtol=1e-12, atol=0)
 
 
-def test_projecting_the_key_once_changes_nothing():
-    score = scores.Additive(5, 3, 7)
-    query, key = draw(2, 4, 5, dtype=torch.float32), draw(2, 6, 3, dtype=torch.float32)
+@pytest.mark.parametrize("name", NAMES)
+def test_projecting_the_key_once_changes_nothing(name):
+    score = modules()[name].double()
+    query, key = draw(2, 4, 5), draw(2, 6, 5)
     torch.testing.assert_close(score.projected(query, score.project_key(key)), score(query, key))
+
+
+def test_only_the_additive_score_has_something_to_project():
+    key = draw(2, 6, 5)
+    prepared = {name: score.double().project_key(key) for name, score in modules().items()}
+    assert prepared.pop("additive").shape == (2, 6, 7)
+    assert all(keys is key for keys in prepared.values())
 
 
 def test_location_reads_the_query_alone():

@@ -248,12 +248,16 @@ def _values(find: Callable[..., Finding], name: str, got: Tensor, want: Tensor) 
     text = (
         f"{name}: {int((~close).sum())} of {got.numel()} entries differ from what is expected; "
         f"the largest difference, {float(error.max()):.3g}, is at {list(where)}."
+        if where
+        else f"{name} is off by {float(error):.3g}."
     )
     return [find("values", text, _table(got, want, where))]
 
 
 def _table(got: Tensor, want: Tensor, where: tuple[int, ...]) -> Table:
     """The row through ``where``, at most ``WIDTH`` entries of it."""
+    if not where:  # a single number
+        got, want, where = got[None], want[None], (0,)
     row, column = where[:-1], where[-1]
     start = min(max(0, column - WIDTH // 2), max(0, got.shape[-1] - WIDTH))
     entries = slice(start, start + WIDTH)

@@ -7,9 +7,13 @@ from attention_course.checks.exercise import Chapter, Exercise
 
 #: chapter -> the module of this package that holds its exercises
 MODULES = {
+    "01_bottleneck": "bottleneck",
+    "02_score_functions": "score_functions",
     "03_scaled_dot_product": "scaled_dot_product",
     "04_multi_head": "multi_head",
     "05_masks": "masks",
+    "06_positions": "positions",
+    "07_transformer": "transformer",
 }
 
 
