@@ -1,4 +1,4 @@
-"""The command ``attention-course``: look at a notebook's exercises, write what learners get.
+"""The command ``attention-course``: look at exercises and at progress, write what learners get.
 
 Exit codes: 0 all is well, 1 something is not right, 2 the command was called wrongly.
 """
@@ -21,6 +21,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="attention-course", description="Exercises on attention.")
     commands = top.add_subparsers(required=True, metavar="COMMAND")
     _add_check(commands)
+    _add_progress(commands)
     _add_release(commands)
     return top
 
@@ -60,6 +61,7 @@ def _seconds(text: str) -> float:
 
 def _check(options: argparse.Namespace) -> int:
     from attention_course.checks import notebook as runner
+    from attention_course.checks import record
 
     try:
         read = [(path, runner.read(path)) for path in options.notebooks]
@@ -70,6 +72,10 @@ def _check(options: argparse.Namespace) -> int:
             results += runner.results(str(path), notebook, chapter, unfinished)
     except runner.NotebookError as error:
         return _wrong_call(error)
+    verdicts = [one for one in results if one.status in ("passed", "failed")]
+    trouble = record.write([record.now(one.exercise, one.status == "passed") for one in verdicts])
+    if trouble:
+        print(f"attention-course: {trouble}", file=sys.stderr)
     if options.json:
         print(json.dumps([asdict(one) for one in results], indent=1))
     else:
@@ -99,6 +105,35 @@ def _print(text: str) -> None:
     """Print, also to a terminal that lacks a character."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))
+
+
+# progress -------------------------------------------------------------------------------------
+
+
+def _add_progress(commands) -> None:
+    command = commands.add_parser(
+        "progress",
+        help="tell which exercises have passed so far, over all chapters",
+        description="Tell which exercises have ever passed a check on this machine, in a notebook or by "
+        "attention-course check, the points, and what is next. A self-check, not a grade.",
+    )
+    command.add_argument("--json", action="store_true", help="print a list of objects, not a table")
+    command.set_defaults(run=_progress)
+
+
+def _progress(options: argparse.Namespace) -> int:
+    from attention_course.checks import chapters, record, report
+
+    every = chapters()
+    entries, trouble = record.read()
+    standings = record.standings(every, entries)
+    if options.json:
+        print(json.dumps(report.progress_values(standings), indent=1))
+    else:
+        _print(report.plain_progress(every, standings, [record.place()]))
+    if trouble:
+        print(f"attention-course: {trouble}", file=sys.stderr)
+    return 1 if trouble else 0
 
 
 # release --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""attention-course check: four statuses that are never mixed up, and sentences for wrong calls."""
+"""attention-course check and progress: four statuses never mixed up, sentences for wrong calls."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from attention_course import checks, cli
 from attention_course.checks import notebook as runner
+from attention_course.checks import record
 from attention_course.checks.judge import judge_function
 from attention_course.checks.report import MIMETYPE, payload
 
@@ -275,6 +276,99 @@ def test_the_command_runs_from_a_shell(tmp_path):
     assert "Traceback" not in run.stderr
 
 
+# Progress -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(tmp_path, monkeypatch):
+    path = tmp_path / "own" / "progress.jsonl"
+    monkeypatch.setenv(record.VARIABLE, str(path))
+    return path
+
+
+def test_what_a_notebook_says_last_is_recorded_once(tmp_path, capfd, recorded):
+    path = write(
+        tmp_path / "a.ipynb",
+        START,
+        WRONG,
+        test_of(SCORES),
+        RIGHT,
+        test_of(SCORES),
+        f"check('{SOFTMAX}', lambda scores: scores)",
+        test_of(OTHERS[0]),
+    )
+    code, results = checked(path, capfd)
+    assert code == 1 and results[OTHERS[0]]["status"] == "error"
+    entries, trouble = record.read()
+    # the kernel's own three checks are not recorded beside them; an error is no verdict
+    assert [(one.exercise, one.passed) for one in entries] == [(SCORES, True), (SOFTMAX, False)]
+    assert trouble == "" and os.environ[record.VARIABLE] == str(recorded)
+    assert cli.main(["progress"]) == 0
+    out = capfd.readouterr().out
+    assert f"{CHAPTER.title}: 1 of 10 points" in out and f"Next: {SOFTMAX} (" in out
+
+
+def test_running_a_class_fills_no_progress_of_ones_own(tmp_path, recorded):
+    """What a grader calls, and inside ``record.off()`` whatever else it does."""
+    path = write(tmp_path / "a.ipynb", START, RIGHT, test_of(SCORES))
+    notebook = runner.read(path)
+    with record.off():
+        unfinished = runner.execute(notebook, tmp_path, 120.0)
+    judged = runner.results(str(path), notebook, CHAPTER, unfinished)
+    assert judged[0].status == "passed" and not recorded.exists()
+
+
+def test_where_nothing_can_be_recorded_the_results_stand(tmp_path, capfd, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(record.VARIABLE, str(tmp_path / "file" / "progress.jsonl"))
+    monkeypatch.setattr(runner, "execute", lambda *ignored: {})
+    monkeypatch.setattr(
+        runner, "results", lambda path, *ignored: [runner.Result(path, SCORES, "passed", 1, 1, "")]
+    )
+    code, out, err = call(write(tmp_path / "a.ipynb", START), "--json", capsys=capfd)
+    assert code == 0 and json.loads(out)[0]["status"] == "passed"
+    assert err.startswith("attention-course: This is not recorded: ") and err.count("\n") == 1
+
+
+def test_progress_for_a_program(capsys, recorded):
+    assert record.write([record.now(SCORES, True), record.now(SOFTMAX, False)]) == ""
+    assert cli.main(["progress", "--json"]) == 0
+    values = {one["exercise"]: one for one in json.loads(capsys.readouterr().out)}
+    assert list(values) == [one.name for chapter in checks.chapters() for one in chapter.exercises]
+    assert [values[name]["status"] for name in (SCORES, SOFTMAX, OTHERS[0])] == [
+        "passed",
+        "failed",
+        "missing",
+    ]
+    assert (values[SCORES]["points"], values[SCORES]["max_points"]) == (1, 1)
+    assert values[SCORES]["passed_at"] and values[SOFTMAX]["passed_at"] is None
+    assert values[SOFTMAX]["latest_at"] and values[OTHERS[0]]["latest_at"] is None
+
+
+def test_progress_tells_of_lines_it_cannot_read(capsys, recorded):
+    record.write([record.now(SCORES, True)])
+    with recorded.open("a") as stream:
+        stream.write("garbage\n")
+    for arguments in (["progress"], ["progress", "--json"]):
+        assert cli.main(arguments) == 1
+        captured = capsys.readouterr()
+        assert (
+            captured.err
+            == f"attention-course: 1 of 2 lines in {recorded} cannot be read; the others count.\n"
+        )
+        if "--json" in arguments:
+            assert [one["exercise"] for one in json.loads(captured.out) if one["points"]] == [SCORES]
+        else:
+            assert f"{CHAPTER.title}: 1 of 10 points" in captured.out
+
+
+def test_progress_before_the_first_check(capsys, recorded):
+    assert cli.main(["progress"]) == 0
+    out = capsys.readouterr().out
+    first = checks.chapters()[0].exercises[0].name
+    assert f"Next: {first} (" in out and "In all: 0 of" in out and not recorded.exists()
+
+
 # Wrong calls ----------------------------------------------------------------------------------
 
 
@@ -329,7 +423,14 @@ def test_a_missing_file_or_a_folder_is_a_sentence_before_anything_runs(tmp_path,
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["check"], ["nothing"], ["check", "x.ipynb", "--timeout", "0"], ["check", "x", "--timeout", "nan"]],
+    [
+        [],
+        ["check"],
+        ["nothing"],
+        ["progress", CHAPTER.name],
+        ["check", "x.ipynb", "--timeout", "0"],
+        ["check", "x", "--timeout", "nan"],
+    ],
 )
 def test_a_wrong_call_exits_2(arguments, capsys):
     with pytest.raises(SystemExit) as caught:

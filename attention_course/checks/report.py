@@ -5,9 +5,11 @@ from html import escape
 
 from attention_course.checks.exercise import Chapter, Exercise
 from attention_course.checks.judge import Finding, Table, Verdict
+from attention_course.checks.record import Standing, following
 
 MIMETYPE = "application/vnd.attention-course.check+json"
 SELF_CHECK = "This is a self-check on your own machine, not a grade."
+STAYS = "Once passed, an exercise stays passed."
 
 
 def points(reached: int, of: int) -> str:
@@ -160,36 +162,91 @@ def so_far(chapter: Chapter, passed: Sequence[str]) -> str:
     return f"So far in this session: {points(reached, chapter.points)}."
 
 
-def _standing(chapter: Chapter, passed: Sequence[str], tried: Sequence[str]):
-    for one in chapter.exercises:
-        word = "passed" if one.name in passed else "not yet" if one.name in tried else "not checked"
-        yield (
-            one.name.partition(".")[2],
-            one.stars,
-            word,
-            points(one.points if one.name in passed else 0, one.points),
-        )
+# Over weeks -----------------------------------------------------------------------------------
 
 
-def plain_progress(chapter: Chapter, passed: Sequence[str], tried: Sequence[str]) -> str:
-    rows = list(_standing(chapter, passed, tried))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  " + "  ".join(entry.ljust(width) for entry, width in zip(row, widths, strict=True)) for row in rows
-    ]
-    return "\n".join([chapter.title, *(line.rstrip() for line in lines), so_far(chapter, passed), SELF_CHECK])
+def _words(standing: Standing) -> str:
+    if standing.passed:
+        day = f"passed {standing.passed.time.date()}"
+        return day if standing.latest.passed else f"{day}, latest check: not yet"
+    return "not yet" if standing.latest else "not checked"
 
 
-def html_progress(chapter: Chapter, passed: Sequence[str], tried: Sequence[str]) -> str:
-    head = "".join(f'<th scope="col">{name}</th>' for name in ("Exercise", "Difficulty", "Check", "Points"))
-    body = "".join(
-        f'<tr><th scope="row">{escape(first)}</th>'
-        + "".join(f"<td>{escape(entry)}</td>" for entry in rest)
-        + "</tr>"
-        for first, *rest in _standing(chapter, passed, tried)
-    )
+def _row(standing: Standing) -> tuple[str, ...]:
+    exercise = standing.exercise
     return (
-        f"<table><caption>{escape(chapter.title)}</caption><thead><tr>{head}</tr></thead>"
-        f"<tbody>{body}</tbody></table><p>{escape(so_far(chapter, passed))} "
-        f"<small>{escape(SELF_CHECK)}</small></p>"
+        exercise.name.partition(".")[2],
+        exercise.stars,
+        _words(standing),
+        points(standing.points, exercise.points),
     )
+
+
+def _by_chapter(chapters: Sequence[Chapter], standings: Sequence[Standing]):
+    """Each chapter's title and points, and a row for each of its exercises."""
+    for chapter in chapters:
+        own = [one for one in standings if one.exercise.chapter == chapter.name]
+        yield chapter.title, points(sum(one.points for one in own), chapter.points), [*map(_row, own)]
+
+
+def _closing(standings: Sequence[Standing]) -> list[str]:
+    """The sum, and what is next."""
+    reached, of = sum(one.points for one in standings), sum(one.exercise.points for one in standings)
+    passed = sum(one.status == "passed" for one in standings)
+    exercises = f"{len(standings)} exercise{'' if len(standings) == 1 else 's'}"
+    lines = [f"In all: {passed} of {exercises} passed, {points(reached, of)}."]
+    after = following(standings)
+    if after:
+        lines.append(f"Next: {after.name} ({after.title}, {after.stars}, about {after.minutes} minutes).")
+    return lines
+
+
+def plain_progress(chapters: Sequence[Chapter], standings: Sequence[Standing], notes: Sequence[str]) -> str:
+    """How far the learner has come, for a terminal; ``notes`` are sentences on the record itself."""
+    blocks = list(_by_chapter(chapters, standings))
+    table = [row for *_, rows in blocks for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for title, reached, rows in blocks:
+        lines.append(f"{title}: {reached}")
+        for row in rows:
+            entries = (entry.ljust(width) for entry, width in zip(row, widths, strict=True))
+            lines.append(f"  {'  '.join(entries).rstrip()}")
+        lines.append("")
+    return "\n".join([*lines, *_closing(standings), f"{STAYS} {SELF_CHECK}", *notes])
+
+
+def html_progress(chapters: Sequence[Chapter], standings: Sequence[Standing], notes: Sequence[str]) -> str:
+    """The same for a notebook: one table, a group of rows for each chapter."""
+    head = "".join(f'<th scope="col">{name}</th>' for name in ("Exercise", "Difficulty", "Check", "Points"))
+    groups = []
+    for title, reached, rows in _by_chapter(chapters, standings):
+        first = f'<tr><th scope="rowgroup" colspan="3">{escape(title)}</th><td>{escape(reached)}</td></tr>'
+        rest = "".join(
+            f'<tr><th scope="row">{escape(name)}</th>'
+            + "".join(f"<td>{escape(entry)}</td>" for entry in row)
+            + "</tr>"
+            for name, *row in rows
+        )
+        groups.append(f"<tbody>{first}{rest}</tbody>")
+    closing = "".join(map(_paragraph, _closing(standings)))
+    small = escape(" ".join([STAYS, SELF_CHECK, *notes]))
+    return (
+        f"<table><caption>Progress</caption><thead><tr>{head}</tr></thead>{''.join(groups)}</table>"
+        f"{closing}<p><small>{small}</small></p>"
+    )
+
+
+def progress_values(standings: Sequence[Standing]) -> list[dict]:
+    """The same for a program: one object for each exercise."""
+    return [
+        {
+            "exercise": one.exercise.name,
+            "status": one.status,
+            "points": one.points,
+            "max_points": one.exercise.points,
+            "passed_at": one.passed.time.isoformat() if one.passed else None,
+            "latest_at": one.latest.time.isoformat() if one.latest else None,
+        }
+        for one in standings
+    ]

@@ -5,11 +5,11 @@ from typing import Any
 
 from torch import Tensor
 
-from attention_course.checks import registry, report
+from attention_course.checks import record, registry, report
 from attention_course.checks.judge import judge_function
 
-#: exercise -> whether its latest check in this session passed
-_LATEST: dict[str, bool] = {}
+#: exercise -> its latest verdict in this session, recorded or not
+_LATEST: dict[str, record.Entry] = {}
 
 
 class CheckFailed(AssertionError):
@@ -31,8 +31,11 @@ def check(name: str, function: Any) -> None:
         ValueError: there is no such exercise.
     """
     verdict = judge_function(registry.find_exercise(name), function)
-    _LATEST[name] = verdict.passed
-    so_far = report.so_far(registry.find_chapter(verdict.exercise.chapter), _passed())
+    _LATEST[name] = record.now(name, verdict.passed)
+    trouble = record.write([_LATEST[name]])
+    passed = [one for one, entry in _LATEST.items() if entry.passed]
+    so_far = report.so_far(registry.find_chapter(verdict.exercise.chapter), passed)
+    so_far = f"{so_far} {trouble}" if trouble else so_far
     _show(
         report.plain(verdict, so_far),
         report.html(verdict, so_far),
@@ -66,18 +69,21 @@ def inputs(name: str, case: str) -> tuple[Tensor, ...]:
     return cases[case].inputs()
 
 
-def progress(chapter: str) -> None:
-    """Show which exercises of ``chapter`` passed their latest check in this session."""
-    one = registry.find_chapter(chapter)
-    _show(
-        report.plain_progress(one, _passed(), tuple(_LATEST)),
-        report.html_progress(one, _passed(), tuple(_LATEST)),
-        {},
-    )
+def progress(chapter: str | None = None) -> None:
+    """Show which exercises have ever passed, the points, and what is next.
 
+    Args:
+        chapter: its name, as in ``"03_scaled_dot_product"``; all chapters unless given.
 
-def _passed() -> tuple[str, ...]:
-    return tuple(name for name, passed in _LATEST.items() if passed)
+    Raises:
+        ValueError: there is no such chapter.
+    """
+    chosen = registry.chapters() if chapter is None else (registry.find_chapter(chapter),)
+    entries, trouble = record.read()
+    unrecorded = [entry for entry in _LATEST.values() if entry not in entries]
+    standings = record.standings(chosen, (*entries, *unrecorded))
+    notes = [*filter(None, (trouble, record.place()))]
+    _show(report.plain_progress(chosen, standings, notes), report.html_progress(chosen, standings, notes), {})
 
 
 def _show(plain: str, html: str, values: dict) -> None:
