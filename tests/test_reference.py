@@ -1,0 +1,101 @@
+"""The pages that the build itself fills: the API reference, and the seconds of each page."""
+
+import importlib
+import inspect
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+HTML = ROOT / "_build" / "html" / "book"
+#: modules of the package whose every public name is on the page; the others are named on it one by one
+MODULES = re.findall(
+    r"automodule:: (attention_course\.\w+)\n   :members:\n",
+    (ROOT / "book" / "api.md").read_text(encoding="utf8"),
+)
+
+
+@pytest.fixture(autouse=True)
+def built():
+    if not (HTML / "api.html").exists():
+        reason = "the book is not built: run make book first"
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+
+
+def public(module: str) -> dict[str, object]:
+    """Every function and class that ``module`` defines for others."""
+    content = vars(importlib.import_module(module))
+    return {
+        f"{module}.{name}": thing
+        for name, thing in content.items()
+        if not name.startswith("_")
+        and (inspect.isclass(thing) or inspect.isfunction(thing))
+        and thing.__module__ == module
+    }
+
+
+def test_the_reference_covers_the_taught_modules():
+    taught = {
+        f"attention_course.{path.stem}"
+        for path in (ROOT / "attention_course").glob("*.py")
+        if path.stem not in {"__init__", "cli"}
+    }
+    assert set(MODULES) == taught
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_public_name_is_documented(module):
+    page = (HTML / "api.html").read_text(encoding="utf8")
+    lacking = [name for name in public(module) if f'id="{name}"' not in page]
+    assert lacking == [], "no docstring, or not on the page"
+
+
+def test_signatures_carry_their_shapes():
+    page = (HTML / "api.html").read_text(encoding="utf8")
+    words = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", "", page)).replace("&#39;", "'")
+    assert "query: Float[Tensor, '... T_q d_q']" in words, "a short name was not written out"
+    assert "class Dot()" in words
+    assert "jaxtyping.Float" not in words
+    assert "Define the computation performed at every call" not in words, "torch's docstring, not ours"
+
+
+class Rows(HTMLParser):
+    """The rows of a page's tables, as lists of text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.inside = False
+
+    def handle_starttag(self, tag, attributes):
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+            self.inside = True
+
+    def handle_endtag(self, tag):
+        if tag in {"td", "th"}:
+            self.inside = False
+
+    def handle_data(self, data):
+        if self.inside:
+            self.rows[-1][-1] += data.strip()
+
+
+def test_the_table_of_seconds_holds_every_page_that_runs_and_its_sum():
+    parser = Rows()
+    parser.feed((HTML / "timings.html").read_text(encoding="utf8"))
+    head, *pages, total = parser.rows
+    assert head == ["Page", "Seconds"]
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
+    listed = [contents["root"], *(c["file"] for part in contents["parts"] for c in part["chapters"])]
+    assert len(pages) == len([name for name in listed if (ROOT / f"{name}.ipynb").exists()])
+    assert [row[0][:1] for row in pages[1:8]] == [str(number) for number in range(1, 8)], "not in order"
+    assert total[0] == "All together"
+    # each is rounded by itself
+    assert abs(sum(float(row[1]) for row in pages) - float(total[1])) <= 0.5 * len(pages) + 1
