@@ -309,7 +309,14 @@ def test_what_changed_is_said(cut):
 def test_every_part_has_a_name(cut):
     within = figure(cut())
     choose(within, "heads", "2")
-    for name in ("Heads", "Query", "One product", "Projection", "The weights of each head", "Side by side"):
+    for name in (
+        "Heads h =",
+        "Query",
+        "One product",
+        "Projection",
+        "The weights of each head",
+        "Side by side",
+    ):
         assert within.get_by_role("group", name=name).is_visible()
     for name in ("One product, cut into 2 heads", "Weights of head 1", "Weights of head 2", "Side by side"):
         assert within.get_by_role("table", name=name).is_visible()

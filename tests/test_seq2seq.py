@@ -142,12 +142,13 @@ def test_shapes(decoder):
     assert weights is None if decoder is FixedVectorDecoder else weights.shape == (3, 4, 5)
 
 
+@pytest.mark.parametrize("chunks", [(1, 1, 1, 1), (3, 1), (2, 2)], ids=str)
 @every
-def test_step_by_step_equals_all_at_once(decoder):
+def test_step_by_step_equals_all_at_once(decoder, chunks):
     model, (source, lengths, previous) = small(decoder), inputs()
     memory, state, steps = model.read(source, lengths), None, []
-    for t in range(previous.shape[1]):
-        logits, _, state = model.decoder(previous[:, t : t + 1], memory, state)
+    for chunk in previous.split(chunks, dim=1):
+        logits, _, state = model.decoder(chunk, memory, state)
         steps.append(logits)
     torch.testing.assert_close(torch.cat(steps, 1), model(source, lengths, previous)[0])
 
