@@ -9,7 +9,7 @@
 * Entries of the bibliography are plain list items: the role that Sphinx gives
   them is deprecated.
 * The empty corner of a table is a plain cell: a heading without words stops a
-  screen reader.
+  screen reader. The lines of a long signature are no list of definitions.
 """
 
 import hashlib
@@ -140,8 +140,15 @@ def mend_accessibility(
         body = context["body"].replace(
             'role="doc-biblioentry"', 'role="listitem"'
         )
+        body = re.sub(r"<th([^>]*)><p></p></th>", r"<td\1></td>", body)
         context["body"] = re.sub(
-            r"<th([^>]*)><p></p></th>", r"<td\1></td>", body
+            r"<dl>\s*((?:<dd>.*?</dd>\s*)+)</dl>",
+            lambda found: (
+                '<div class="signature-lines">'
+                + found[1].replace("<dd>", "<div>").replace("</dd>", "</div>")
+                + "</div>"
+            ),
+            body,
         )
 
 
