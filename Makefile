@@ -11,7 +11,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 # Two test processes share the cores, and the chapters' models are small: more threads would only wait for each other.
 THREADS := $(shell expr \( $(CORES) + 1 \) / 2)
 RUN := OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) $(BIN)
-PYTEST := $(RUN)/pytest -n 2 --dist=loadfile
+PYTEST := $(RUN)/pytest -n 2
 NOTEBOOKS := $(wildcard book exercises/source)
 
 .DEFAULT_GOAL := help
@@ -46,9 +46,9 @@ test: book ## run every test: package, exercises, notebooks, built pages (again:
 	else \
 		rm -f _build/tested; failed=0; \
 		echo "Notebooks: every cell runs, every stored output is compared."; \
-		$(PYTEST) --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS) $(NOTEBOOKS) || failed=1; \
+		$(PYTEST) --dist=loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS) $(NOTEBOOKS) || failed=1; \
 		echo "Package, exercises, project, built pages:"; \
-		$(PYTEST) tests || failed=1; \
+		$(PYTEST) --dist=worksteal tests || failed=1; \
 		if [ $$failed = 1 ]; then echo "Some tests failed: see above." >&2; exit 1; fi; \
 		date "+%Y-%m-%d %H:%M" > _build/tested.when; \
 		echo "$$state" > _build/tested; \

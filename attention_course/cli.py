@@ -1,4 +1,4 @@
-"""The command ``attention-course``: look at exercises and at progress, write what learners get.
+"""The command ``attention-course``: check exercises, tell progress, hand out and grade them.
 
 Exit codes: 0 all is well, 1 something is not right, 2 the command was called wrongly.
 """
@@ -23,6 +23,9 @@ def parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_progress(commands)
     _add_release(commands)
+    _add_grade(commands)
+    _add_merge(commands)
+    _add_doctor(commands)
     return top
 
 
@@ -146,13 +149,7 @@ def _add_release(commands) -> None:
         description="Write exercises/release from exercises/source: no solutions, no outputs.",
     )
     command.add_argument("--check", action="store_true", help="write nothing; tell what does not agree")
-    command.add_argument(
-        "--exercises",
-        type=Path,
-        default=Path("exercises"),
-        metavar="DIR",
-        help="the folder that holds source and release (default: exercises)",
-    )
+    _add_exercises(command)
     command.set_defaults(run=_release)
 
 
@@ -170,6 +167,181 @@ def _release(options: argparse.Namespace) -> int:
     for path, what in wrong:
         print(f"{path} {what}: run attention-course release")
     return 1 if wrong else 0
+
+
+# grade ----------------------------------------------------------------------------------------
+
+
+def _add_grade(commands) -> None:
+    command = commands.add_parser(
+        "grade",
+        help="grade a class's notebooks, each in a sandbox",
+        description="Grade every notebook of SUBMISSIONS on inputs drawn from the seed, each in a sandbox of "
+        "its own. What is already in DIR stays: called again, it goes on where it was. Exit code 0 when "
+        "every submission has a verdict, 1 when the grader failed on any, 2 for a wrong call.",
+    )
+    command.add_argument(
+        "submissions", type=Path, metavar="SUBMISSIONS",
+        help="a folder or a zip of STUDENT.ipynb, STUDENT/*.ipynb or STUDENT/ASSIGNMENT/*.ipynb",
+    )  # fmt: skip
+    command.add_argument("--assignment", required=True, metavar="NAME", help="as in 03_scaled_dot_product")
+    command.add_argument(
+        "--seed", required=True, type=int, metavar="N", help="any number; keep it from the class"
+    )
+    command.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the results go")
+    command.add_argument("--jobs", type=_count, default=1, metavar="N", help="grade N at a time (default: 1)")
+    command.add_argument(
+        "--shard", type=_shard, default=(1, 1), metavar="i/N", help="only the i-th of N parts of the class"
+    )
+    command.add_argument("--scheduler", metavar="ADDRESS", help="grade on the workers of a Dask scheduler")
+    command.add_argument(
+        "--unsafe-no-sandbox", action="store_true", dest="unsafe",
+        help="grade without a sandbox: the notebooks can then do all that you can",
+    )  # fmt: skip
+    _add_exercises(command)
+    command.set_defaults(run=_grade)
+
+
+def _add_exercises(command) -> None:
+    command.add_argument(
+        "--exercises",
+        type=Path,
+        default=Path("exercises"),
+        metavar="DIR",
+        help="the folder that holds source and release (default: exercises)",
+    )
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 1024:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 to 1024")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    first, _, of = text.partition("/")
+    if not (first.isdecimal() and of.isdecimal() and 1 <= int(first) <= int(of)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a part such as 1/4, the first of four")
+    return int(first), int(of)
+
+
+def _grade(options: argparse.Namespace) -> int:
+    from attention_course.grading import run
+
+    if not options.scheduler:
+        run.warm_up()
+    from attention_course.grading import doctor, export
+    from attention_course.grading.assignment import AssignmentError, load
+    from attention_course.grading.results import RecordError
+    from attention_course.grading.sandbox import SandboxError
+    from attention_course.grading.submissions import SubmissionsError, open_source
+
+    try:
+        assignment = load(options.exercises, options.assignment)
+        if options.unsafe:
+            text = "without a sandbox, every notebook can read and change all that you can"
+            print(f"attention-course: {text}", file=sys.stderr)
+        elif not options.scheduler:
+            doctor.sandbox_or_cure()
+        with open_source(options.submissions, assignment.name) as source:
+            mine = [one for one in source.submissions if run.in_shard(one.student, options.shard)]
+            with _progress_bar(len(mine)) as progress:
+                records = run.grade_class(
+                    source, assignment, options.exercises, options.seed, options.out,
+                    jobs=options.jobs, shard=options.shard, scheduler=options.scheduler,
+                    unsafe=options.unsafe, progress=progress,
+                )  # fmt: skip
+            alike = run.alike(source, assignment)
+        if not records:  # a class may be smaller than the number of its parts
+            print("No submission belongs to this part.")
+            return 0
+        export.write(options.out, records, _titles(assignment.chapter))
+        export.write_alike(options.out, alike)
+    except (
+        AssignmentError,
+        SubmissionsError,
+        RecordError,
+        SandboxError,
+        run.SchedulerError,
+        OSError,
+    ) as error:
+        return _wrong_call(error)
+    except KeyboardInterrupt:
+        print("\nattention-course: stopped; called again, it goes on from here", file=sys.stderr)
+        return 130
+    _print(f"{export.table(records)}\n{export.alike_lines(alike)}".rstrip())
+    return 1 if any(one["status"] == "infra_error" for one in records) else 0
+
+
+def _titles(chapter) -> dict[str, str]:
+    return {exercise.name: exercise.title for exercise in chapter.exercises}
+
+
+def _progress_bar(total: int):
+    from contextlib import contextmanager
+
+    from tqdm import tqdm
+
+    @contextmanager
+    def shown():
+        with tqdm(total=total, unit="notebook", file=sys.stderr, disable=None) as bar:
+            yield lambda record: bar.update()
+
+    return shown()
+
+
+# merge ----------------------------------------------------------------------------------------
+
+
+def _add_merge(commands) -> None:
+    command = commands.add_parser(
+        "merge",
+        help="put the parts of a class together that were graded with --shard",
+        description="Write into DIR the results of every part, and the gradebooks and feedback over all.",
+    )
+    command.add_argument("parts", nargs="+", type=Path, metavar="PART", help="what --out was for a part")
+    command.add_argument("--out", required=True, type=Path, metavar="DIR", help="where all of it goes")
+    command.set_defaults(run=_merge)
+
+
+def _merge(options: argparse.Namespace) -> int:
+    from attention_course.checks import find_chapter
+    from attention_course.grading import export, results
+
+    try:
+        notes = results.merge(options.parts, options.out)
+        for note in notes:
+            print(f"attention-course: {note}", file=sys.stderr)
+        records = tuple(results.latest(results.read(options.out / results.NAME)[0]).values())
+        if not records:
+            print("No part has a submission.")
+            return 0
+        titles = _titles(find_chapter(records[0]["assignment"]))
+        export.write(options.out, records, titles)
+    except (results.RecordError, OSError) as error:
+        return _wrong_call(error)
+    _print(export.table(records))
+    return 1 if any(one["status"] == "infra_error" for one in records) else 0
+
+
+# doctor ---------------------------------------------------------------------------------------
+
+
+def _add_doctor(commands) -> None:
+    command = commands.add_parser(
+        "doctor",
+        help="tell whether this machine can grade a class, and what to do if not",
+        description="Look at what grading needs, try the sandbox, and name a cure for what does not work.",
+    )
+    command.set_defaults(run=_doctor)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from attention_course.grading import doctor
+
+    findings = list(doctor.examine())
+    _print(doctor.table(findings))
+    return 0 if doctor.healthy(findings) else 1
 
 
 if __name__ == "__main__":

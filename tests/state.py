@@ -1,7 +1,7 @@
 """Print a digest of everything the tests' verdict depends on, for ``make test`` to compare.
 
 That is every file of the project but what is built, and what decides whether a test is skipped:
-Chromium, a GPU, and ``CI``.
+Chromium, bubblewrap, a GPU, and ``CI``.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ def state() -> str:
             if not path.is_symlink():
                 result.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode())
                 result.update(path.read_bytes())
-    machine = (find_chromium(), shutil.which("nvidia-smi"), os.environ.get("CI"))
+    machine = (find_chromium(), shutil.which("nvidia-smi"), shutil.which("bwrap"), os.environ.get("CI"))
     result.update(repr(machine).encode())
     return result.hexdigest()
 

@@ -3,9 +3,9 @@
 Everything here is a pure function of outcomes; nothing here calls a learner's code.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -77,33 +77,61 @@ def local(function: Callable[..., Any], exercise: Exercise) -> Run:
 @undisturbed()
 def judge(exercise: Exercise, run: Run, seed: int = 0) -> Verdict:
     """Try every case of ``exercise``, drawn from ``seed``."""
-    inputs = [case.inputs(seed) for case in exercise.cases]
-    expected = [_tensors(observe(exercise.reference, one).result) for one in inputs]
+    inputs, expected = _demanded(exercise, seed)
     outcomes = [run(one, None) for one in inputs]
     findings = [
         _examine(exercise, *tried) for tried in zip(exercise.cases, inputs, outcomes, expected, strict=True)
     ]
     for index, case in enumerate(exercise.cases):
         if case.gradient and not findings[index]:
-            findings[index] = _gradient(exercise, case, inputs[index], run, expected[index], seed)
+            findings[index] = _gradient(exercise, case, index, run, seed)
     ordered = sorted(
         (finding for found in findings for finding in found),
         key=lambda finding: STAGES.index(finding.stage),  # sorted() keeps the order of the cases
     )
-    mistake = _recognise(exercise, inputs, outcomes, expected, findings) if ordered else None
+    mistake = _recognise(exercise, seed, outcomes, findings) if ordered else None
     return Verdict(exercise, tuple(ordered), mistake)
+
+
+# The same for everybody who is judged with one seed: made once, and never changed.
+
+
+@lru_cache(maxsize=128)
+def _demanded(exercise: Exercise, seed: int) -> tuple[tuple[Inputs, ...], tuple[tuple[Tensor, ...], ...]]:
+    """The inputs of every case, and what the reference makes of them."""
+    inputs = tuple(case.inputs(seed) for case in exercise.cases)
+    return inputs, tuple(_tensors(observe(exercise.reference, one).result) for one in inputs)
+
+
+@lru_cache(maxsize=1024)
+def _right_gradients(exercise: Exercise, seed: int, index: int) -> Outcome:
+    inputs, expected = _demanded(exercise, seed)
+    return observe(exercise.reference, inputs[index], cotangents=_cotangents(expected[index], seed))
+
+
+@lru_cache(maxsize=8192)
+def _mistaken(exercise: Exercise, seed: int, mistake: Mistake, index: int) -> tuple[Outcome, bool]:
+    """What a usual mistake makes of a case, and whether that is wrong."""
+    inputs, expected = _demanded(exercise, seed)
+    made = observe(mistake.function, inputs[index])
+    return made, bool(_examine(exercise, exercise.cases[index], inputs[index], made, expected[index]))
 
 
 def judge_function(exercise: Exercise, function: Any, seed: int = 0) -> Verdict:
     """Judge whatever a learner calls a function, here and now."""
     if not callable(function):
-        text = (
-            f"{exercise.call} must be a function, but it is {_kind(function)}. Hand over the "
-            f"function itself, without calling it: check({exercise.name!r}, "
-            f"{exercise.call.partition('(')[0]})."
-        )
-        return Verdict(exercise, (Finding("callable", "", text),))
+        return not_a_function(exercise, "None" if function is None else type(function).__name__)
     return judge(exercise, local(function, exercise), seed)
+
+
+def not_a_function(exercise: Exercise, kind: str) -> Verdict:
+    """The verdict on something of type ``kind`` that cannot be called."""
+    text = (
+        f"{exercise.call} must be a function, but it is {_with_article(kind)}. Hand over the "
+        f"function itself, without calling it: check({exercise.name!r}, "
+        f"{exercise.call.partition('(')[0]})."
+    )
+    return Verdict(exercise, (Finding("callable", "", text),))
 
 
 # What one outcome shows -----------------------------------------------------------------------
@@ -164,9 +192,12 @@ def _raised(exercise: Exercise, outcome: Outcome) -> str:
 
 
 def _kind(value: Any) -> str:
-    kind = type(value).__name__
-    if value is None:
-        return "None"
+    return "None" if value is None else _with_article(type(value).__name__)
+
+
+def _with_article(kind: str) -> str:
+    if kind == "None":
+        return kind
     return f"{'an' if kind[:1].lower() in 'aeiou' else 'a'} {kind}"
 
 
@@ -282,15 +313,13 @@ def _rows(find: Callable[..., Finding], name: str, got: Tensor) -> list[Finding]
 # Gradients ------------------------------------------------------------------------------------
 
 
-def _gradient(
-    exercise: Exercise, case: Case, inputs: Inputs, run: Run, expected: tuple[Tensor, ...], seed: int
-) -> list[Finding]:
+def _gradient(exercise: Exercise, case: Case, index: int, run: Run, seed: int) -> list[Finding]:
     find = partial(_finding, case, "gradient")
-    cotangents = _cotangents(expected, seed)
-    outcome = run(inputs, cotangents)
+    inputs, expected = _demanded(exercise, seed)
+    outcome = run(inputs[index], _cotangents(expected[index], seed))
     if outcome.raised:
         return [find(f"Right values, but with gradients: {_raised(exercise, outcome)}")]
-    right = observe(exercise.reference, inputs, cotangents=cotangents)
+    right = _right_gradients(exercise, seed, index)
     for name, got, want in zip(exercise.parameters, outcome.gradients, right.gradients, strict=True):
         if got is None and want is not None:
             text = (
@@ -319,11 +348,7 @@ def _cotangents(expected: tuple[Tensor, ...], seed: int) -> tuple[Tensor, ...]:
 
 
 def _recognise(
-    exercise: Exercise,
-    inputs: list[Inputs],
-    outcomes: list[Outcome],
-    expected: list[tuple[Tensor, ...]],
-    findings: list[list[Finding]],
+    exercise: Exercise, seed: int, outcomes: list[Outcome], findings: list[list[Finding]]
 ) -> Mistake | None:
     """The mistake that does exactly what the learner's function did wherever either goes wrong.
 
@@ -331,39 +356,39 @@ def _recognise(
     that fail for NaN or infinity alone are left out.
     """
     stages = [{finding.stage for finding in found} - set(_APART) for found in findings]
-    everything = range(len(inputs))
+    everything = range(len(outcomes))
     calm = [index for index in everything if stages[index] != {"stability"}]
-
-    @cache
-    def made(mistake: Mistake, index: int) -> Outcome:
-        return observe(mistake.function, inputs[index])
-
-    def is_wrong(mistake: Mistake, index: int) -> bool:
-        tried = (inputs[index], made(mistake, index), expected[index])
-        return bool(_examine(exercise, exercise.cases[index], *tried))
 
     for considered in (everything, calm):
         failing = [index for index in considered if stages[index]]
         for mistake in exercise.mistakes if failing else ():
-            alike = _alike([(outcomes[index], made(mistake, index)) for index in failing])
+            does = partial(_mistaken, exercise, seed, mistake)
+            # one case after the other: most mistakes already differ in the first
+            alike = _alike((outcomes[index], does(index)[0]) for index in failing)
             # whoever passes a case that the mistake fails has not made this mistake
-            if alike and not any(is_wrong(mistake, index) for index in considered if not stages[index]):
+            if alike and not any(does(index)[1] for index in considered if not stages[index]):
                 return mistake
     return None
 
 
-def _alike(pairs: list[tuple[Outcome, Outcome]]) -> bool:
+def _alike(pairs: Iterable[tuple[Outcome, Outcome]]) -> bool:
     """The same outcomes. Two errors of one type say little alone: then their words must agree too,
     unless another case shows the same wrong result."""
-    shown = any(not (mine.raised or theirs.raised) for mine, theirs in pairs)
-    return all(
-        mine.raised.type == theirs.raised.type and (shown or mine.raised.text == theirs.raised.text)
-        if mine.raised and theirs.raised
-        else not (mine.raised or theirs.raised)
-        and mine.changed == theirs.changed
-        and _same(mine.result, theirs.result)
-        for mine, theirs in pairs
-    )
+    shown, worded = False, True
+    for mine, theirs in pairs:
+        if mine.raised and theirs.raised:
+            if mine.raised.type != theirs.raised.type:
+                return False
+            worded = worded and mine.raised.text == theirs.raised.text
+        elif mine.raised or theirs.raised or not _did_the_same(mine, theirs):
+            return False
+        else:
+            shown = True
+    return shown or worded
+
+
+def _did_the_same(mine: Outcome, theirs: Outcome) -> bool:
+    return mine.changed == theirs.changed and _same(mine.result, theirs.result)
 
 
 def _same(mine: Any, theirs: Any) -> bool:

@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator
 from copy import deepcopy
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
-from nbformat import NotebookNode
+if TYPE_CHECKING:  # it takes a second to import
+    from nbformat import NotebookNode
 
 CODE_STUB = ("# YOUR CODE HERE", "raise NotImplementedError()")
 TEXT_STUB = ("YOUR ANSWER HERE",)
@@ -25,7 +26,7 @@ class ReleaseError(ValueError):
     """A source notebook whose markers or cell metadata do not fit together."""
 
 
-def release(notebook: NotebookNode) -> NotebookNode:
+def release(notebook: "NotebookNode") -> "NotebookNode":
     """The learner's copy of a source notebook: no solutions, no hidden tests, no outputs.
 
     ``notebook`` itself is left alone.
@@ -57,7 +58,7 @@ def release(notebook: NotebookNode) -> NotebookNode:
     return copy
 
 
-def _check_ids(notebook: NotebookNode) -> None:
+def _check_ids(notebook: "NotebookNode") -> None:
     seen = set()
     for cell in notebook.cells:
         name = cell.metadata.get("nbgrader", {}).get("grade_id")
@@ -108,6 +109,8 @@ def released(exercises: Path) -> dict[Path, str]:
 
 
 def _text(source: Path) -> str:
+    import nbformat
+
     try:
         notebook = release(nbformat.read(source, as_version=4))
     except ReleaseError as error:

@@ -1,0 +1,259 @@
+"""What an instructor hands out, and where each exercise stands in what comes back."""
+
+import ast
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from attention_course.checks.exercise import Chapter, Exercise
+from attention_course.checks.registry import MODULES, find_chapter
+from attention_course.grading.cells import Cell, Unreadable, read_cells
+
+_COURSE = Path(__file__).parents[1]
+#: these hold the answers
+_HIDDEN = ("checks", "grading")
+
+
+class AssignmentError(ValueError):
+    """There is no such assignment, or its source does not fit the exercises of its chapter."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One exercise, and the cells of the released notebook that belong to it."""
+
+    exercise: Exercise
+    #: the function's name in the notebook
+    function: str
+    #: grade_id of the cells to fill in, and of the cell that checks
+    solutions: frozenset[str]
+    check: str
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """A chapter's exercises as they were handed out."""
+
+    chapter: Chapter
+    tasks: tuple[Task, ...]
+    #: the code cells of the released notebook
+    starter: tuple[str, ...]
+    #: path within ``attention_course`` -> content: what the released notebook imports of it
+    files: dict[str, bytes]
+    #: other modules it imports
+    preload: tuple[str, ...]
+    #: changes when the notebook, the exercises, the grader or torch do
+    digest: str
+
+    @property
+    def name(self) -> str:
+        return self.chapter.name
+
+    @property
+    def points(self) -> int:
+        return self.chapter.points
+
+
+def load(exercises: Path, name: str) -> Assignment:
+    """The assignment ``name``, as its notebook below ``exercises`` was handed out.
+
+    Raises:
+        AssignmentError: there is none, or it does not fit its chapter.
+    """
+    handed_out = exercises / "release" / name / f"{name}.ipynb"
+    if name not in MODULES or not handed_out.is_file():
+        found = sorted(path.stem for path in (exercises / "release").glob("*/*.ipynb"))
+        known = f"there are: {', '.join(found)}" if found else f"{exercises / 'release'} holds no notebooks"
+        raise AssignmentError(f"no assignment is called {name!r}; {known}")
+    content = handed_out.read_bytes()
+    try:
+        read_cells(content)
+    except Unreadable as error:
+        raise AssignmentError(f"{handed_out}: {error.message}") from None
+    cells = json.loads(content)["cells"]
+    chapter = find_chapter(name)
+    starter = tuple(_source(cell) for cell in cells if cell["cell_type"] == "code")
+    tasks = tuple(_task(exercise, cells, handed_out) for exercise in chapter.exercises)
+    imported = sorted(set(_imports("\n".join(map(_python, starter)))))
+    files = _visible(imported)
+    preload = sorted({one.partition(".")[0] for one in imported} - {"attention_course"})
+    return Assignment(chapter, tasks, starter, files, tuple(preload), _digest(content, files))
+
+
+def _source(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def _task(exercise: Exercise, cells: Sequence[dict], handed_out: Path) -> Task:
+    """The cells of ``exercise``: its check, and what there is to fill in since the check before it."""
+    solutions: set[str] = set()
+    for cell in cells:
+        marks = cell["metadata"].get("nbgrader", {})
+        if marks.get("solution"):
+            solutions.add(marks["grade_id"])
+        if marks.get("grade") and not marks.get("solution"):
+            if checks(exercise.name, _source(cell)):
+                return Task(
+                    exercise, exercise.name.partition(".")[2], frozenset(solutions), marks["grade_id"]
+                )
+            solutions = set()
+    raise AssignmentError(f"{handed_out} has no cell that checks {exercise.name}")
+
+
+def checks(exercise: str, source: str) -> bool:
+    """Whether a cell's text calls the check of ``exercise``, on a line that is no comment."""
+    call = rf"""^[^#\n]*\bcheck\(\s*(?:name\s*=\s*)?["']{re.escape(exercise)}["']"""
+    return bool(re.search(call, source, re.MULTILINE))
+
+
+def _digest(content: bytes, files: dict[str, bytes]) -> str:
+    """Of all that can change a verdict: the notebook, the course's own code, the libraries."""
+    parts = [content]
+    for path in sorted(_COURSE.rglob("*.py")):
+        if path.relative_to(_COURSE).parts[0] in _HIDDEN:
+            parts.append(path.read_bytes())
+    parts += [f"{name}\0".encode() + content for name, content in sorted(files.items())]
+    parts += [f"{name} {metadata.version(name)}".encode() for name in ("torch", "numpy")]
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
+
+
+def key(assignment: Assignment, content: bytes, seed: int) -> str:
+    """Identifies a verdict: the same notebook, assignment, grader and seed give the same."""
+    parts = [assignment.digest, str(seed), hashlib.sha256(content).hexdigest()]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+# What a notebook may import of the course -----------------------------------------------------
+
+
+def _python(source: str) -> str:
+    """Without magics; what they import is no module."""
+    return re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.MULTILINE)
+
+
+def _imports(source: str, package: str = "") -> Iterator[str]:
+    """The full names of all that ``source`` imports; of ``from a import b``, both a and a.b."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names)
+
+
+def _visible(imported: Sequence[str]) -> dict[str, bytes]:
+    """The modules of the course behind ``imported``, and behind what they import in turn.
+
+    The package's own ``__init__`` would bring the whole course along, so inside it is empty.
+    """
+    files: dict[str, bytes] = {"__init__.py": b""}
+    waiting = list(imported)
+    while waiting:
+        name = waiting.pop()
+        parts = name.split(".")
+        if parts[0] != "attention_course" or len(parts) == 1 or parts[1] in _HIDDEN:
+            continue
+        path = _COURSE.joinpath(*parts[1:])
+        if len(parts) > 2:
+            waiting.append(".".join(parts[:-1]))
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        place = str(path.relative_to(_COURSE))
+        if path.is_file() and place not in files:
+            files[place] = path.read_bytes()
+            waiting += _imports(files[place].decode())
+    return files
+
+
+# Where each exercise stands in a submission ---------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run, in order, and after which cell each exercise is judged."""
+
+    #: (index among all cells, source) of the code cells
+    code: tuple[tuple[int, str], ...]
+    #: exercise -> index of the cell after which it is judged
+    judged: dict[str, int]
+    #: exercise -> indices of the cells that are its answer
+    answers: dict[str, tuple[int, ...]]
+    #: what a person should look at
+    flags: tuple[str, ...]
+
+
+def plan(cells: Sequence[Cell], assignment: Assignment) -> Plan:
+    """Find every exercise in a submission, whatever was moved, copied, renamed or deleted.
+
+    A grade_id only helps to find an answer; what a check is, and what it is worth, comes from the source.
+    """
+    code = tuple((index, cell.source) for index, cell in enumerate(cells) if cell.kind == "code")
+    judged, answers = {}, {}
+    for task in assignment.tasks:
+        places = [index for index, source in code if checks(task.exercise.name, source)]
+        marked = [
+            index for index, cell in enumerate(cells) if cell.kind == "code" and cell.grade_id == task.check
+        ]
+        judged[task.exercise.name] = max(places or marked, default=len(cells))
+        answers[task.exercise.name] = tuple(
+            index for index, cell in enumerate(cells)
+            if cell.grade_id in task.solutions
+            or (cell.kind == "code" and defines(task.function, cell.source))
+        )  # fmt: skip
+    return Plan(code, judged, answers, tuple(_flags(cells, code, answers, assignment)))
+
+
+def defines(function: str, source: str) -> bool:
+    name = re.escape(function)
+    return bool(re.search(rf"^[ \t]*(?:def[ \t]+{name}[ \t]*\(|{name}[ \t]*=(?!=))", source, re.MULTILINE))
+
+
+_COMMANDS = re.compile(
+    r"^[ \t]*(?:!|%%(?:bash|sh|script|system|writefile)\b|%(?:pip|conda|run)\b)|=[ \t]*!\w", re.MULTILINE
+)
+
+
+def _flags(
+    cells: Sequence[Cell],
+    code: Sequence[tuple[int, str]],
+    answers: dict[str, tuple[int, ...]],
+    assignment: Assignment,
+) -> Iterator[str]:
+    for task in assignment.tasks:
+        short, text = (
+            task.function,
+            "\n".join(_bare(cells[index].source) for index in answers[task.exercise.name]),
+        )
+        for name in task.exercise.forbidden:
+            if re.search(rf"\.[ \t]*{re.escape(name)}\b|import[^\n]*\b{re.escape(name)}\b", text):
+                yield f"{short}: names {name}, which is not allowed there"
+        for name in sorted(_course_names(_bare(source) for _, source in code)):
+            if re.search(rf"\b{re.escape(name)}\b", text):
+                yield f"{short}: uses {name} of the course's own code"
+    for index, source in code:
+        if _COMMANDS.search(source) and source not in assignment.starter:
+            yield f"cell {index + 1}: commands of the system, which are not run"
+
+
+def _bare(source: str) -> str:
+    """The text without comments: a word in a comment is no use of it."""
+    return re.sub(r"#[^\n]*", "", source)
+
+
+def _course_names(sources: Iterator[str]) -> set[str]:
+    """Names that stand for the course's own code, but for its data (lab) and its checks."""
+    names = set()
+    for source in sources:
+        pattern = r"^[ \t]*(?:from[ \t]+(attention_course[\w.]*)[ \t]+import[ \t]+\(?([\w \t,]+)|import[ \t]+(attention_course[\w.]*)[ \t]+as[ \t]+(\w+))"  # noqa: E501
+        for start, listed, module, alias in re.findall(pattern, source, re.MULTILINE):
+            module = start or module
+            if module.split(".")[1:2] in (["lab"], ["checks"]) or listed.strip() in ("lab", "checks"):
+                continue
+            bound = [alias] if alias else [one.split()[-1] for one in listed.split(",") if one.strip()]
+            names |= set(bound) - {"lab", "checks"}
+        if re.search(r"^[ \t]*import[ \t]+attention_course", source, re.MULTILINE):
+            names.add("attention_course")
+    return names

@@ -1,0 +1,177 @@
+"""Inside the sandbox: run a notebook's cells and call its functions, and answer with values.
+
+Nothing here is believed by whoever asks. This process holds no test, no reference, no seed and no
+other submission; the notebook's code may change whatever it finds.
+"""
+
+import builtins
+import linecache
+import signal
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from IPython.core.inputtransformer2 import TransformerManager
+
+from attention_course.checks.observe import Outcome, describe, observe
+from attention_course.grading import wire
+
+#: long enough for any answer, short enough not to outlive a grader that has gone away
+_PATIENCE = 600.0
+
+
+class TookTooLong(BaseException):
+    """A cell or a call was stopped for its time; a BaseException, so that `except Exception` lets it by."""
+
+
+def serve(channel) -> None:
+    """Answer requests until the channel closes."""
+    namespace = _namespace()
+    while True:
+        try:
+            request, tensors = wire.receive(channel, _PATIENCE)
+        except wire.WireError:
+            return
+        try:
+            answer, results = _answer(namespace, request, tensors)
+            wire.send(channel, answer, results, _PATIENCE)
+        except wire.TooLarge as error:
+            text = f"it returned {error}, more than a check can take"
+            wire.send(channel, {"raised": ["TooLarge", text, ""]}, [], _PATIENCE)
+        except Exception as error:  # a result so strange that it cannot even be described
+            wire.send(channel, {"raised": _told(error)}, [], _PATIENCE)
+
+
+def _answer(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
+    match request["do"]:
+        case "cell":
+            return _run(namespace, request["number"], request["source"], request["seconds"]), []
+        case "inputs":
+            _public_inputs(namespace, request["cases"], tensors)
+            return {}, []
+        case "call":
+            return _call(namespace, request, tensors)
+    raise ValueError(request["do"])
+
+
+# Cells ----------------------------------------------------------------------------------------
+
+
+def _namespace() -> dict[str, Any]:
+    """The notebook's global names, with what IPython would have put there."""
+    main = types.ModuleType("__main__")
+    sys.modules["__main__"] = main
+    main.__dict__.update(get_ipython=Shell, display=lambda *values, **settings: None, __builtins__=builtins)
+    sys.modules["attention_course.checks"].__dict__.update(
+        check=lambda name, function: None,  # the grader asks for itself
+        hint=lambda name, level=1: None,
+        progress=lambda chapter=None: None,
+    )
+    return main.__dict__
+
+
+def _public_inputs(namespace: dict, cases: dict[str, dict[str, list[int]]], tensors: list) -> None:
+    """What ``inputs(exercise, case)`` gives on a learner's own machine, for cells that look at it."""
+
+    def inputs(name: str, case: str):
+        return tuple(tensors[index].clone() for index in cases[name][case])
+
+    sys.modules["attention_course.checks"].inputs = inputs
+
+
+class Shell:
+    """What a cell's magics call. Commands of the system are not run, a timed cell's body is."""
+
+    def run_line_magic(self, name: str, line: str, *rest: Any) -> None:
+        if name in ("time", "timeit") and line.strip():
+            exec(compile(line, "<magic>", "exec"), sys.modules["__main__"].__dict__)
+
+    def run_cell_magic(self, name: str, line: str, body: str) -> None:
+        if name in ("time", "timeit", "capture", "prun"):
+            exec(compile(body, "<magic>", "exec"), sys.modules["__main__"].__dict__)
+
+    def system(self, command: str) -> None: ...
+
+    def getoutput(self, command: str) -> list[str]:
+        return []
+
+    def __getattr__(self, name: str):
+        return lambda *values, **settings: None
+
+
+def _run(namespace: dict, number: int, source: str, seconds: float) -> dict:
+    file = f"<cell {number}>"
+    linecache.cache[file] = (len(source), None, source.splitlines(keepends=True), file)
+    try:
+        with _at_most(seconds):
+            exec(compile(_python(source), file, "exec", dont_inherit=True), namespace)
+    except TookTooLong:
+        return {"slow": True}
+    except BaseException as error:
+        return {"raised": _told(error)}
+    return {}
+
+
+def _python(source: str) -> str:
+    """The cell as Python: magics become calls, as in a notebook."""
+    return TransformerManager().transform_cell(source)
+
+
+def _told(error: BaseException) -> list[str]:
+    said = describe(error)
+    line = said.line
+    if isinstance(error, SyntaxError) and error.lineno:
+        line = f"line {error.lineno}: {str(error.text or '').strip()}"[:300]
+        return ["SyntaxError", str(error.msg)[:300], line]
+    return [said.type, said.text, line]
+
+
+@contextmanager
+def _at_most(seconds: float) -> Iterator[None]:
+    def ring(number, frame):
+        raise TookTooLong
+
+    previous = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+# Calls ----------------------------------------------------------------------------------------
+
+
+def _call(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
+    name = request["name"]
+    if name not in namespace:
+        return {"missing": True}, []
+    function = namespace[name]
+    if not callable(function):
+        return {"not_callable": type(function).__name__[:60], "none": function is None}, []
+    split = request["inputs"]
+    cotangents = tuple(tensors[split:]) if request["gradient"] else None
+    inputs = tuple(tensors[:split])
+    try:
+        with _at_most(request["seconds"]):
+            outcome = observe(function, inputs, cotangents=cotangents, watched=tuple(request["watched"]))
+    except KeyboardInterrupt:
+        outcome = Outcome(raised=describe(KeyboardInterrupt()))
+    except TookTooLong:  # it rang between two steps of our own
+        return {"slow": True}, []
+    if outcome.raised:
+        if outcome.raised.type == TookTooLong.__name__:
+            return {"slow": True}, []
+        return {"raised": [outcome.raised.type, outcome.raised.text, outcome.raised.line]}, []
+    results: list = []
+    answer = {
+        "result": wire.encode(outcome.result, results),
+        "changed": list(outcome.changed),
+        "called": sorted(outcome.called),
+    }
+    if outcome.gradients is not None:
+        answer["gradients"] = [wire.encode(one, results) for one in outcome.gradients]
+    return answer, results

@@ -1,0 +1,294 @@
+"""The grader's end: start sandboxed processes, send cells and calls, take values back."""
+
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from time import monotonic
+
+from torch import Tensor
+
+from attention_course.checks.exercise import Inputs
+from attention_course.checks.observe import Outcome, Raised, printable
+from attention_course.grading import sandbox, wire
+from attention_course.grading.sandbox import Limits, SandboxError
+
+#: seconds for what is ours to do: starting a process, moving a frame
+_OURS = 30.0
+#: seconds more than the time a cell or a call has, before its whole process is killed
+_GRACE = 2.0
+
+
+class Ended(Exception):
+    """The notebook's process is gone. ``status`` is timeout, crashed or refused; ``why`` is a clause."""
+
+    def __init__(self, status: str, why: str):
+        super().__init__(why)
+        self.status, self.why = status, why
+
+
+@dataclass(frozen=True)
+class NotAFunction:
+    """What stands in the notebook under an exercise's name: nothing, or no function."""
+
+    missing: bool
+    kind: str = ""
+
+
+# The zygote -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Launcher:
+    """A zygote that waits, and the course as a notebook may see it."""
+
+    process: subprocess.Popen
+    control: socket.socket
+    course: Path
+    limits: Limits
+    #: makes the sandbox: :func:`sandbox.room`, or :func:`no_room` where that is allowed
+    room: Callable = field(default=sandbox.room)
+
+
+@contextmanager
+def launcher(
+    files: Mapping[str, bytes], preload: Sequence[str], limits: Limits, *, unsafe: bool = False
+) -> Iterator[Launcher]:
+    """Start a zygote; ends it, and what it forked, at the end.
+
+    Args:
+        files: path within ``attention_course`` -> content; all that a notebook may import of it.
+        preload: modules to import once, for all notebooks.
+        unsafe: without a sandbox: a notebook can then read and do what the grader can.
+
+    Raises:
+        SandboxError: the process does not start.
+    """
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # whole messages
+    with tempfile.TemporaryDirectory(prefix="attention-course-") as folder, ours:
+        course = Path(folder) / "course"
+        _write(course, files)
+        os.chmod(folder, 0o755)
+        with theirs:
+            program = str(Path(__file__).with_name("zygote.py"))
+            process = subprocess.Popen(
+                [sys.executable, "-I", program, str(theirs.fileno()), *preload],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE, cwd="/", env=_environment(), start_new_session=True,
+            )  # fmt: skip
+        try:
+            ours.settimeout(120)
+            with suppress(OSError):
+                if ours.recv(1) == b"r":
+                    ours.settimeout(_OURS)
+                    yield Launcher(process, ours, course, limits, no_room if unsafe else sandbox.room)
+                    return
+            process.kill()
+            said = process.stderr.read().decode(errors="replace").strip().splitlines()
+            raise SandboxError(
+                f"the process for notebooks does not start: {said[-1] if said else 'no reason'}"
+            )
+        finally:
+            process.kill()
+            process.wait()
+            process.stderr.close()
+
+
+def _write(course: Path, files: Mapping[str, bytes]) -> None:
+    course.mkdir(mode=0o755)
+    for name, content in files.items():
+        path = course / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    for path in (course, *course.rglob("*")):  # whatever the umask is
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def _environment() -> dict[str, str]:
+    """Only what Python and torch need to start: nothing of the instructor's can be read from it."""
+    needed = ("LD_LIBRARY_PATH", "TMPDIR", "HOME", "LANG")
+    kept = {name: os.environ[name] for name in needed if name in os.environ}
+    return {**kept, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
+
+
+@contextmanager
+def no_room(course: Path, limits: Limits) -> Iterator[sandbox.Room]:
+    """In place of a sandbox: nothing. For ``--unsafe-no-sandbox`` alone."""
+    yield sandbox.Room(0, None)
+
+
+# One notebook ---------------------------------------------------------------------------------
+
+
+@contextmanager
+def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
+    """A fresh process for one notebook, in a sandbox of its own.
+
+    Args:
+        deadline: when its time is over altogether, on the clock of :func:`time.monotonic`.
+
+    Raises:
+        SandboxError: it cannot be made.
+    """
+    with launcher.room(launcher.course, launcher.limits) as room, ExitStack() as stack:
+        ours, theirs = map(stack.enter_context, socket.socketpair())
+        told, tells = os.pipe()
+        stack.callback(os.close, told)
+        course = sandbox.COURSE if room.holder else str(launcher.course)
+        limits = asdict(launcher.limits)
+        request = {"safe": bool(room.holder), "user": room.user, "course": course, "limits": limits}
+        holder = os.pidfd_open(room.holder or os.getpid())
+        try:
+            descriptors = [holder, theirs.fileno(), tells]
+            socket.send_fds(launcher.control, [json.dumps(request).encode()], descriptors)
+        except OSError as error:
+            raise SandboxError(f"the process for notebooks is gone: {error}") from None
+        finally:
+            os.close(holder)
+            os.close(tells)
+            theirs.close()
+        started = _status(told, _OURS)
+        word, _, process = started.partition("\n")[0].partition(" ")
+        if word != "started":
+            raise SandboxError(started or "no notebook could be started")
+        if not room.holder:  # no sandbox that would take its processes with it
+            stack.callback(_end_group, int(process))
+        yield Session(ours, launcher.limits, room.holder, deadline, told)
+
+
+def _end_group(process: int) -> None:
+    with suppress(OSError):
+        os.killpg(process, signal.SIGKILL)
+
+
+def _status(descriptor: int, seconds: float) -> str:
+    """What the process that stands outside of the sandbox has told so far."""
+    if not select.select([descriptor], [], [], seconds)[0]:
+        return ""
+    return os.read(descriptor, 2000).decode(errors="replace")
+
+
+@dataclass(frozen=True)
+class Session:
+    """One notebook's process: cells go in, values come out."""
+
+    channel: socket.socket
+    limits: Limits
+    holder: int
+    deadline: float
+    told: int
+
+    def cell(self, number: int, source: str) -> Raised | None:
+        """Run a cell; what it raised, if anything.
+
+        Raises:
+            Ended: the process is gone, or had to be.
+        """
+        request = {"do": "cell", "number": number, "source": source}
+        answer, _ = self._ask(request, [], self.limits.cell)
+        return _raised(answer, f"ran longer than {self.limits.cell:g} s and was stopped")
+
+    def public_inputs(self, cases: Mapping[str, Mapping[str, Inputs]]) -> None:
+        """Give the notebook what ``inputs(exercise, case)`` shows on a learner's own machine."""
+        tensors: list[Tensor] = []
+        placed: dict[str, dict[str, list[int]]] = {}
+        for exercise, of_cases in cases.items():
+            placed[exercise] = {}
+            for case, inputs in of_cases.items():
+                placed[exercise][case] = list(range(len(tensors), len(tensors) + len(inputs)))
+                tensors += inputs
+        self._ask({"do": "inputs", "cases": placed}, tensors, _OURS)
+
+    def call(
+        self, name: str, inputs: Inputs, cotangents: Inputs | None, watched: Sequence[str]
+    ) -> Outcome | NotAFunction:
+        """Call a function of the notebook; what it did, as values.
+
+        Raises:
+            Ended: the process is gone, or had to be.
+        """
+        request = {
+            "do": "call", "name": name, "inputs": len(inputs), "gradient": cotangents is not None,
+            "watched": list(watched),
+        }  # fmt: skip
+        answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], self.limits.call)
+        try:
+            return _outcome(answer, tensors, inputs, cotangents is not None, self.limits.call)
+        except (wire.WireError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+            raise Ended("refused", "answered the grader with something that is no result") from None
+
+    def _ask(self, request: dict, tensors: list[Tensor], seconds: float) -> tuple[dict, list[Tensor]]:
+        seconds = min(seconds, max(self.deadline - monotonic(), 0.001))
+        try:
+            wire.send(self.channel, {**request, "seconds": seconds}, tensors, _OURS)
+            answer, results = wire.receive(self.channel, seconds + _GRACE, self._watch)
+        except wire.WireTimeout:
+            raise Ended("timeout", f"ran longer than {seconds:g} s and could not be stopped") from None
+        except wire.WireClosed:
+            raise self._end() from None
+        except wire.WireError:
+            raise Ended("refused", "wrote to the grader's own channel") from None
+        if monotonic() > self.deadline:
+            raise Ended("timeout", f"took more than {self.limits.total:g} s in all")
+        return answer, results
+
+    def _watch(self) -> None:
+        used = sandbox.memory(self.holder) if self.holder else 0
+        # what torch takes is not counted against anybody; it is shared with the process it was forked from
+        if used > self.limits.memory + (256 << 20):
+            raise Ended("crashed", f"used more than {self.limits.memory / 2**20:,.0f} MiB of memory")
+
+    def _end(self) -> Ended:
+        said = _status(self.told, _OURS).partition("\n")[0]
+        code = int(said) if said.lstrip("-").isdigit() else None
+        if code == -24:  # SIGXCPU
+            return Ended("timeout", f"used more than {self.limits.total:g} s of processor time")
+        if code is not None and code < 0:
+            return Ended("crashed", f"ended its process with signal {-code}")
+        return Ended("crashed", "ended its process" + (f" with exit code {code}" if code else ""))
+
+
+def _raised(answer: dict, slow: str) -> Raised | None:
+    if answer.get("slow"):
+        return Raised("TookTooLong", slow)
+    raised = answer.get("raised")
+    if raised is None:
+        return None
+    if not isinstance(raised, list) or len(raised) != 3:
+        raise Ended("refused", "answered the grader with something that is no result")
+    return Raised(*(printable(one) if isinstance(one, str) else "" for one in raised))
+
+
+def _outcome(
+    answer: dict, tensors: list[Tensor], inputs: Inputs, gradient: bool, seconds: float
+) -> Outcome | NotAFunction:
+    if answer.get("missing"):
+        return NotAFunction(missing=True)
+    if "not_callable" in answer:
+        return NotAFunction(False, "None" if answer.get("none") else printable(answer["not_callable"], 60))
+    if answer.get("slow"):
+        raise Ended("timeout", f"ran longer than {seconds:g} s and was stopped")
+    raised = _raised(answer, "")
+    if raised:
+        return Outcome(raised=raised)
+    told, names = list(answer["changed"]), list(answer["called"])[:20]
+    changed = tuple(index for index in range(len(inputs)) if index in told)
+    called = frozenset(printable(name, 60) for name in names)
+    gradients = None
+    if gradient:
+        gradients = tuple(wire.decode(one, tensors) for one in answer["gradients"])
+        if not all(map(_is_gradient, gradients, inputs)) or len(gradients) != len(inputs):
+            raise ValueError("gradients")
+    return Outcome(wire.decode(answer["result"], tensors), None, changed, called, gradients)
+
+
+def _is_gradient(value: object, of: Tensor) -> bool:
+    return value is None or (type(value) is Tensor and value.shape == of.shape and value.dtype == of.dtype)

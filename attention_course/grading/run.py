@@ -1,0 +1,347 @@
+"""Grade a class: every submission once, on one machine, on a part of them, or over Dask.
+
+Whoever grades is handed plain dicts and hands plain dicts back, wherever it runs.
+"""
+
+import base64
+import hashlib
+import os
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack, contextmanager
+from multiprocessing import forkserver, get_context, parent_process, util
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+from attention_course.grading import results
+from attention_course.grading.submissions import Problem, Source, Submission
+
+
+class SchedulerError(RuntimeError):
+    """The Dask scheduler cannot be used."""
+
+
+def grade_class(
+    source: Source,
+    assignment,
+    exercises: Path,
+    seed: int,
+    out: Path,
+    *,
+    jobs: int = 1,
+    shard: tuple[int, int] = (1, 1),
+    scheduler: str | None = None,
+    unsafe: bool = False,
+    progress: Callable[[dict], None] = lambda record: None,
+) -> tuple[dict, ...]:
+    """Grade what has no verdict yet, and write each down as soon as it is there.
+
+    Args:
+        assignment: as :func:`attention_course.grading.assignment.load` makes it.
+        shard: (i, n): only the i-th of n parts of the class, by a digest of the student's name.
+        progress: called with every record, old ones first.
+
+    Returns:
+        The latest record of every student of this part of the class.
+
+    Raises:
+        RecordError: ``out`` cannot be used.
+        SchedulerError: there is no such scheduler, or it lacks what grading needs.
+    """
+    mine = [one for one in source.submissions if in_shard(one.student, shard)]
+    with results.open_log(out) as log:
+        done = results.done(log.records)
+        known = {(record["student"], record["key"]): record for record in log.records}
+        latest = results.latest(log.records)
+        fresh: list[dict] = []
+
+        def keep(record: dict) -> None:
+            log.append(record)
+            fresh.append(record)
+            progress(record)
+
+        def requests() -> Iterator[dict]:
+            for one in mine:
+                content = one.problem or source.read(one)
+                identity = _identity(one, content, assignment, seed)
+                if (one.student, identity["key"]) in done:
+                    again = known[one.student, identity["key"]]
+                    if latest[one.student]["key"] != identity["key"]:
+                        log.append(again)  # handed in again after something else: the last word
+                    fresh.append(again)
+                    progress(again)
+                elif isinstance(content, Problem):
+                    made = _not_run(content.status, content.message, assignment, one.flags)
+                    keep({**identity, **made, "seconds": 0.0})
+                else:
+                    text = base64.b64encode(content).decode()
+                    yield {
+                        **identity, "content": text, "seed": seed, "assignment": assignment.name,
+                        "exercises": str(exercises.resolve()), "unsafe": unsafe, "flags": list(one.flags),
+                    }  # fmt: skip
+
+        with _workers(jobs, scheduler) as work:
+            slow = []
+            for request, record in work(requests()):
+                # a busy machine makes an honest notebook slow: it is tried once more, alone
+                if record["status"] == "timeout":
+                    slow.append(request)
+                else:
+                    keep(record)
+            for request in slow:
+                for _, record in work(iter([request])):
+                    keep(record)
+        return tuple(results.latest(fresh).values())
+
+
+def in_shard(student: str, shard: tuple[int, int]) -> bool:
+    """Whether a student belongs to part i of n; who else is in the class does not matter."""
+    digest = hashlib.sha256(student.encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") % shard[1] == shard[0] - 1
+
+
+def _identity(submission: Submission, content: bytes | Problem, assignment, seed: int) -> dict:
+    from attention_course.grading.assignment import key
+
+    if isinstance(content, Problem):
+        content = f"{content.status} {content.message}".encode()
+    return {"student": submission.student, "name": submission.name, "key": key(assignment, content, seed)}
+
+
+def _not_run(status: str, message: str, assignment, flags: Iterable[str] = ()) -> dict:
+    """A record without a run; ``infra_error`` has no points, which is not the same as none of them."""
+    points = None if status == "infra_error" else 0
+    exercises = [
+        {
+            "name": task.exercise.name, "status": "missing", "points": 0,
+            "max_points": task.exercise.points, "message": message,
+        }
+        for task in assignment.tasks
+    ]  # fmt: skip
+    return {
+        "assignment": assignment.name, "status": status, "points": points, "max_points": assignment.points,
+        "exercises": exercises, "flags": list(flags),
+    }  # fmt: skip
+
+
+# One submission, wherever it is graded --------------------------------------------------------
+
+#: judging sets torch's defaults for a moment; two at once in one process would disturb each other
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def work(request: dict) -> dict:
+    """The record of one request; never raises."""
+    from attention_course.grading.grade import grade, record
+
+    start = monotonic()
+    identity = {name: request[name] for name in ("student", "name", "key")}
+    try:
+        with _ONE_AT_A_TIME:
+            assignment, launcher = _prepared(request["exercises"], request["assignment"], request["unsafe"])
+            graded = grade(base64.b64decode(request["content"]), assignment, request["seed"], launcher)
+            made = record(graded, assignment)
+    except BaseException as error:  # ours to mend, whatever it is: nobody loses a point for it
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        forget()
+        from attention_course.grading.assignment import load
+
+        trouble = f"{type(error).__name__}: {error}"
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        assignment = load(Path(request["exercises"]), request["assignment"])
+        flag = f"grader: {trouble} ({Path(where.filename).name}, line {where.lineno})"[:300]
+        made = _not_run("infra_error", "The grader failed; this is not your fault.", assignment, [flag])
+    made["flags"] = [*request["flags"], *made["flags"]]
+    return {**identity, **made, "seconds": round(monotonic() - start, 3)}
+
+
+#: (folder, assignment, unsafe) -> what it takes to grade it here, and how to end that
+_READY: dict[tuple[str, str, bool], tuple[Any, Any, ExitStack]] = {}
+
+
+def forget() -> None:
+    """End what this process keeps ready to grade with."""
+    while _READY:
+        _READY.popitem()[1][2].close()
+
+
+def _prepared(*asked: Any) -> tuple[Any, Any]:
+    """The assignment and a zygote, once for a process; ended with it."""
+    if asked not in _READY:
+        _READY[asked] = _prepare(*asked)
+    return _READY[asked][:2]
+
+
+def _prepare(exercises: str, name: str, unsafe: bool) -> tuple[Any, Any, ExitStack]:
+    import torch
+
+    from attention_course.grading.assignment import load
+    from attention_course.grading.remote import launcher
+    from attention_course.grading.sandbox import Limits
+
+    torch.set_num_threads(1)  # as many workers as cores; each would only wait for the other
+    assignment = load(Path(exercises), name)
+    stack = ExitStack()
+    made = stack.enter_context(launcher(assignment.files, assignment.preload, Limits(), unsafe=unsafe))
+    util.Finalize(None, forget, exitpriority=10)  # also in a worker, where atexit is not called
+    return assignment, made, stack
+
+
+# Workers --------------------------------------------------------------------------------------
+
+Work = Callable[[Iterator[dict]], Iterator[tuple[dict, dict]]]
+
+
+@contextmanager
+def _workers(jobs: int, scheduler: str | None) -> Iterator[Work]:
+    if scheduler is None:
+        yield lambda requests: _on_this_machine(requests, jobs)
+        return
+    try:
+        from dask.distributed import Client
+    except ImportError:
+        raise SchedulerError("--scheduler needs Dask: pip install 'attention-course[dask]'") from None
+    try:
+        client = Client(scheduler, timeout=10)
+    except (OSError, ValueError, TypeError) as error:
+        raise SchedulerError(f"no Dask scheduler answers at {scheduler!r}: {error}") from None
+    with client:
+        yield lambda requests: _over_dask(requests, client)
+
+
+def warm_up() -> None:
+    """Begin to import what workers need, in a process that they are forked from, while others do their part.
+
+    It must be running before a log is opened: who is forked later holds the log's lock as well.
+    """
+    get_context("forkserver").set_forkserver_preload(["attention_course.grading.grade"])
+    forkserver.ensure_running()
+
+
+def _pool(jobs: int) -> ProcessPoolExecutor:
+    warm_up()
+    return ProcessPoolExecutor(jobs, mp_context=get_context("forkserver"), initializer=_end_with_the_command)
+
+
+def _end_with_the_command() -> None:
+    """A worker whose command was killed would wait for its next task for ever."""
+
+    def watch() -> None:
+        parent_process().join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def _on_this_machine(requests: Iterator[dict], jobs: int) -> Iterator[tuple[dict, dict]]:
+    """Grade in ``jobs`` processes; one that dies costs nobody a verdict."""
+    unsure: list[dict] = []
+    while True:
+        with _pool(jobs) as pool:
+            running: dict[Future, dict] = {}
+            broken = False
+            for request in requests:
+                try:
+                    running[pool.submit(work, request)] = request
+                except BrokenProcessPool:
+                    unsure.append(request)
+                    broken = True
+                    break
+                if len(running) >= 2 * jobs:
+                    finished = _finished(running, wait(running, return_when=FIRST_COMPLETED).done)
+                    for one, record in finished:
+                        if record is None:
+                            unsure.append(one)
+                            broken = True
+                        else:
+                            yield one, record
+                if broken:
+                    break
+            for one, record in _finished(running, wait(running).done):
+                if record is None:
+                    unsure.append(one)
+                    broken = True
+                else:
+                    yield one, record
+        if not broken:
+            break
+    for request in unsure:  # which of them it was, each tells alone
+        yield request, _alone(request)
+
+
+def _finished(running: dict[Future, dict], done: Iterable[Future]) -> Iterator[tuple[dict, dict | None]]:
+    for future in list(done):
+        request = running.pop(future)
+        try:
+            yield request, future.result()
+        except BrokenProcessPool:
+            yield request, None
+
+
+def _alone(request: dict) -> dict:
+    try:
+        with _pool(1) as pool:
+            return pool.submit(work, request).result()
+    except BrokenProcessPool:
+        return failed(request, "the grader's own process died")
+
+
+def failed(request: dict, why: str) -> dict:
+    """The record of a request that nobody answered."""
+    from attention_course.grading.assignment import load
+
+    assignment = load(Path(request["exercises"]), request["assignment"])
+    made = _not_run(
+        "infra_error", "The grader failed; this is not your fault.", assignment, [f"grader: {why}"]
+    )
+    return {**{name: request[name] for name in ("student", "name", "key")}, **made, "seconds": 0.0}
+
+
+def _over_dask(requests: Iterator[dict], client) -> Iterator[tuple[dict, dict]]:
+    from dask.distributed import as_completed
+
+    slots = max(2, 2 * sum(client.ncores().values()))
+    running, queue = {}, as_completed()
+    for request in requests:
+        future = client.submit(work, request, pure=False, retries=1)
+        running[future] = request
+        queue.add(future)
+        if len(running) >= slots:
+            yield _from_dask(running, next(queue))
+    while running:
+        yield _from_dask(running, next(queue))
+
+
+def _from_dask(running: dict, future) -> tuple[dict, dict]:
+    request = running.pop(future)
+    try:
+        return request, future.result()
+    except Exception as error:  # its worker died, twice
+        return request, failed(request, f"{type(error).__name__}: {error}"[:200])
+
+
+# The class as a whole -------------------------------------------------------------------------
+
+
+def alike(source: Source, assignment) -> tuple:
+    """Pairs of students whose answers are nearly the same, for a person to look at."""
+    from attention_course.grading import similarity
+    from attention_course.grading.assignment import plan
+    from attention_course.grading.cells import Unreadable, read_cells
+
+    answers = {}
+    for one in source.submissions:
+        content = one.problem or source.read(one)
+        if isinstance(content, bytes):
+            try:
+                cells = read_cells(content)
+            except Unreadable:
+                continue
+            places = sorted({place for found in plan(cells, assignment).answers.values() for place in found})
+            answers[one.student] = similarity.fingerprints([cells[place].source for place in places])
+    return tuple(similarity.pairs(answers, similarity.fingerprints(assignment.starter)))

@@ -1,0 +1,598 @@
+"""One submission against the sandbox: what must hold, a test for each kind of stranger."""
+
+import json
+import os
+import re
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from strangers import NAME, ROOT, SCORES, SOFTMAX, code, grade_id, notebook, source, submission, whole
+
+from attention_course.grading import grade, remote, wire
+from attention_course.grading.assignment import load
+from attention_course.grading.sandbox import Limits
+
+SEED = 20260401
+#: generous, because the machine may be busy
+LIMITS = Limits(cell=30.0, call=15.0, total=60.0, memory=512 << 20, disk=8 << 20)
+#: where something has to run into them
+SHORT = replace(LIMITS, cell=4.0, call=3.0, total=40.0)
+
+if not shutil.which("bwrap"):
+    if os.environ.get("CI"):
+        pytest.fail("bubblewrap is not installed: no test of the grader can run", pytrace=False)
+    pytest.skip("needs bubblewrap", allow_module_level=True)
+
+#: attention that does not stand on the notebook's own softmax
+OWN = (
+    "def attention(query, key, value):\n    w = torch.softmax(scores(query, key), -1)\n"
+    "    return w @ value, w\n"
+)
+
+
+@pytest.fixture(scope="module")
+def assignment():
+    return load(ROOT / "exercises", NAME)
+
+
+@pytest.fixture(scope="module")
+def launcher(assignment):
+    with remote.launcher(assignment.files, assignment.preload, LIMITS) as made:
+        yield made
+
+
+@pytest.fixture
+def graded(assignment, launcher):
+    """Grades bytes; returns the record, with exercises by their short name."""
+
+    def run(content: bytes, seed: int = SEED, limits: Limits = LIMITS) -> dict:
+        record = grade.record(
+            grade.grade(content, assignment, seed, replace(launcher, limits=limits)), assignment
+        )
+        json.dumps(record, allow_nan=False)
+        record["by"] = {one["name"].partition(".")[2]: one for one in record["exercises"]}
+        return record
+
+    return run
+
+
+def lost(record: dict) -> set[str]:
+    """The exercises without points."""
+    return {name for name, one in record["by"].items() if one["points"] == 0}
+
+
+# Honest submissions ---------------------------------------------------------------------------
+
+
+def test_right_answers_get_full_points(graded):
+    record = graded(notebook(whole()))
+    assert (record["status"], record["points"], record["max_points"]) == ("graded", 10, 10)
+    assert record["flags"] == []
+
+
+def test_the_released_notebook_gets_none(graded, assignment):
+    record = graded((ROOT / "exercises" / "release" / NAME / f"{NAME}.ipynb").read_bytes())
+    assert (record["status"], record["points"]) == ("graded", 0)
+    assert all("Nothing is written here yet" in one["message"] for one in record["exercises"])
+
+
+def test_one_wrong_answer_costs_itself_and_is_named(graded):
+    wrong = "def softmax(scores):\n    e = torch.exp(scores)\n    return e / e.sum(-1, keepdim=True)\n"
+    record = graded(submission({"softmax": wrong}))
+    assert record["status"] == "graded"
+    assert lost(record) >= {"softmax"}
+    assert "scores" not in lost(record)
+    assert "Usual mistake" in record["by"]["softmax"]["message"]
+
+
+def test_nan_on_large_logits_fails_softmax_and_what_stands_on_it_only(graded):
+    overflowing = (
+        "def softmax(scores):\n    return torch.exp(scores) / torch.exp(scores).sum(-1, keepdim=True)\n"
+    )
+    assert lost(graded(submission({"softmax": overflowing, "attention": OWN}))) == {"softmax"}
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        "import warnings\nwarnings.warn('careful')\nimport sys\nprint('x', file=sys.stderr)",
+        "import warnings\nwarnings.simplefilter('error')",
+        "import torch\ntorch.set_default_dtype(torch.float64)",
+        "import torch\ntorch.manual_seed(1)\ntorch.set_grad_enabled(False)",
+        "import torch\ntorch.use_deterministic_algorithms(True)",
+    ],
+    ids=["warnings", "warnings as errors", "default dtype", "no gradients", "deterministic"],
+)
+def test_correct_code_with_other_settings_gets_full_points(graded, noise):
+    assert graded(submission(first=noise))["points"] == 10
+
+
+def test_a_warning_in_the_function_costs_nothing(graded):
+    text = SCORES.replace("return", "import warnings; warnings.warn('x'); return")
+    assert graded(submission({"scores": text}))["points"] == 10
+
+
+def test_float_noise_costs_nothing(graded):
+    text = SCORES.replace("** 0.5", "** 0.5 * (1 + 1e-6)")
+    assert graded(submission({"scores": text}))["points"] == 10
+
+
+def test_the_same_name_used_again_after_its_check_costs_nothing(graded):
+    cells = source()
+    place = next(i for i, cell in enumerate(cells) if grade_id(cell) == "check-scores")
+    cells.insert(place + 1, code("kept = scores\nscores = torch.zeros(2)"))
+    place = next(i for i, cell in enumerate(cells) if grade_id(cell) == "softmax")
+    cells.insert(place, code("scores = kept"))
+    assert graded(notebook(cells))["points"] == 10
+
+
+def test_a_function_that_is_mended_in_a_later_cell_counts(graded):
+    wrong = "def scores(query, key):\n    return query @ key.mT\n"
+    record = graded(submission({"scores": wrong}, last=SCORES))
+    assert record["points"] == 10
+
+
+def test_commands_of_the_system_are_not_run_and_cost_nothing(graded):
+    first = "!pip install numpy\n%pip install numpy\n%matplotlib inline\nfiles = !ls\nx = 1"
+    record = graded(submission(first=first, last="%%bash\ntouch x"))
+    assert record["points"] == 10
+    assert any("commands of the system" in flag for flag in record["flags"])
+
+
+def test_the_body_of_a_timed_cell_is_run(graded):
+    assert graded(submission({"scores": f"%%time\n{SCORES}"}))["points"] == 10
+
+
+def test_the_public_inputs_can_be_looked_at(graded):
+    first = (
+        "from attention_course.checks import inputs, hint, progress, check\n"
+        f"query, key = inputs('{NAME}.scores', 'one decimal')\nshape = query.shape\n"
+    )
+    text = f"shape  # raises if the cell above did\n{SCORES}"
+    assert graded(submission({"scores": text}, first=first))["points"] == 10
+
+
+def test_an_explicit_figure_costs_nothing(graded):
+    first = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()\ndisplay(1)"
+    assert graded(submission(first=first))["points"] == 10
+
+
+# Files that are no notebooks ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "words"),
+    [
+        (b"", "student_error", "empty"),
+        (submission()[:4000], "student_error", "JSON|cut off"),
+        (b"\x00\xff\xfe", "student_error", "text|UTF-8"),
+        (b"[1, 2]", "student_error", "notebook"),
+        (b'{"nbformat": 5, "cells": []}', "student_error", "nbformat"),
+        (b"[" * 100_000, "student_error", "JSON|deep|cut off"),
+        (notebook([code("x = 1")] * 3000), "oversize", "cells"),
+    ],
+    ids=["empty", "truncated", "binary", "a list", "nbformat 5", "deep", "many cells"],
+)
+def test_what_is_no_notebook_has_a_status_and_a_sentence(graded, content, status, words):
+    record = graded(content)
+    assert (record["status"], record["points"]) == (status, 0)
+    assert re.search(words, record["exercises"][0]["message"])
+
+
+def test_a_byte_order_mark_costs_nothing(graded):
+    assert graded(b"\xef\xbb\xbf" + submission())["points"] == 10
+
+
+def test_nbformat_3_is_read(graded):
+    cells = [
+        {"cell_type": "code", "input": cell["source"], "language": "python", "metadata": {}, "outputs": []}
+        for cell in source() if cell["cell_type"] == "code"
+    ]  # fmt: skip
+    content = {"nbformat": 3, "nbformat_minor": 0, "metadata": {}, "worksheets": [{"cells": cells}]}
+    assert graded(json.dumps(content).encode())["points"] == 10
+
+
+def test_other_questions_of_the_notebook_are_never_believed(graded):
+    cells = source()
+    for cell in cells:
+        if "nbgrader" in cell["metadata"]:
+            cell["metadata"]["nbgrader"].update(points=1000, grade=False, solution=False, schema_version=99)
+        if cell["cell_type"] == "code":
+            data = {"application/vnd.attention-course.check+json": {"exercise": "x", "status": "passed"}}
+            forged = {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": 1}
+            cell["outputs"] = [forged]
+    wrong = [
+        code("def scores(query, key):\n    return 198") if grade_id(one) == "scores" else one for one in cells
+    ]
+    evil = {"name": "evil", "display_name": "evil", "argv": ["rm", "-rf", "/"], "language": "python"}
+    record = graded(notebook(wrong, kernelspec=evil))
+    assert record["max_points"] == 10
+    assert "scores" in lost(record)
+
+
+# Answers that are no answers ------------------------------------------------------------------
+
+WRONG = {
+    "shape": ("return query @ key.mT / query.shape[-1] ** 0.5 if False else query", "shape"),
+    "dtype": ("return (query @ key.mT / query.shape[-1] ** 0.5).half()", "dtype"),
+    "list": ("return (query @ key.mT / query.shape[-1] ** 0.5).tolist()", "a list"),
+    "numpy": ("return (query @ key.mT / query.shape[-1] ** 0.5).detach().numpy()", "NumPy"),
+    "none": ("query @ key.mT / query.shape[-1] ** 0.5", "None"),
+    "raises": ("raise KeyError('what')", "KeyError"),
+    "in place": ("query /= query.shape[-1] ** 0.5; return query @ key.mT", "in place"),
+    "no gradient": ("return (query @ key.mT / query.shape[-1] ** 0.5).detach()", "gradient"),
+    "sparse": ("return (query @ key.mT).to_sparse()", "sparse"),
+    "tuple": ("return query @ key.mT, query", "tuple"),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), WRONG.values(), ids=list(WRONG))
+def test_each_kind_of_wrong_answer_has_a_message_of_its_own(graded, body, words):
+    record = graded(submission({"scores": f"def scores(query, key):\n    {body}\n"}))
+    assert record["by"]["scores"]["status"] == "failed"
+    assert words in record["by"]["scores"]["message"]
+    assert record["status"] == "graded"
+
+
+@pytest.mark.parametrize(
+    ("cell", "words"),
+    [
+        ("scores = 5", "must be a function"),
+        ("def other(query, key):\n    return 1", "No cell defines scores|its cell"),
+        ("def scores(query, key:\n    return 1", "SyntaxError"),
+        ("", "is empty"),
+        ("undefined_name\ndef scores(query, key):\n    return 1", "NameError"),
+    ],
+    ids=["not callable", "missing", "syntax error", "empty", "its cell stops"],
+)
+def test_what_is_not_there_has_a_message_of_its_own(graded, cell, words):
+    answer = {"scores": cell, "attention": "def attention(query, key, value):\n    return None"}
+    record = graded(submission(answer))
+    assert record["status"] == "graded"
+    assert re.search(words, record["by"]["scores"]["message"])
+    assert "softmax" not in lost(record)
+
+
+def test_an_answer_in_a_cell_that_is_no_code_is_told(graded):
+    cells = source()
+    next(cell for cell in cells if grade_id(cell) == "scores")["cell_type"] = "markdown"
+    assert "markdown" in graded(notebook(cells))["by"]["scores"]["message"]
+
+
+def test_deleted_copied_and_moved_checks_change_nothing(graded):
+    cells = source()
+    without = [cell for cell in cells if not (grade_id(cell) or "").startswith("check")]
+    assert graded(notebook(without))["points"] == 10
+    checks = [cell for cell in cells if (grade_id(cell) or "").startswith("check")]
+    assert graded(notebook([*checks, *cells, *checks]))["points"] == 10
+    assert graded(notebook([*cells, *cells]))["points"] == 10
+
+
+# Forgeries ------------------------------------------------------------------------------------
+
+ALWAYS = """
+class AlwaysEqual(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return True
+    def __eq__(self, other): return True
+    def __bool__(self): return True
+    shape = property(lambda self: AlwaysEqual())
+"""
+FORGED = {
+    "always equal": (ALWAYS, "return torch.zeros(1).as_subclass(AlwaysEqual)"),
+    "an object that equals all": ("class A:\n    def __eq__(self, o): return True", "return A()"),
+    "patched comparisons": (
+        "import torch\nfor name in ('allclose', 'isclose', 'equal'):\n"
+        "    setattr(torch, name, lambda *a, **k: torch.tensor(True))\n"
+        "torch.testing.assert_close = lambda *a, **k: None",
+        "return torch.zeros(query.shape[:-1] + (key.shape[-2],))",
+    ),
+    "patched checks": (
+        "import attention_course.checks.observe as o, attention_course.grading.child as c\n"
+        "from attention_course.checks import check\n"
+        "o.observe = lambda *a, **k: o.Outcome(result=True)\nc.wire.encode = lambda *a, **k: {'pass': True}",
+        "return 1",
+    ),
+    "asserts stripped": (
+        "import ast\nast.parse = lambda *a, **k: ast.Module([], [])\n"
+        "import builtins\nbuiltins.AssertionError = Warning",
+        "return query",
+    ),
+    "gives back the cotangent": ("", "return query.sum() * 0 + float('nan')"),
+    "pickle": (
+        "class Evil:\n    def __reduce__(self):\n        import os\n"
+        "        return (os.system, ('touch pwned',))",
+        "return Evil()",
+    ),
+    "answers nothing that is JSON": (
+        "import attention_course.grading.wire as w\n"
+        "w.pack = lambda *a: b'\\x00\\x00\\x00\\x05' + bytes(8) + b'{\"a\":'",
+        "return query",
+    ),
+    "a deep answer": (
+        "import attention_course.grading.wire as w, struct\ntext = b'[' * 900000\n"
+        "w.pack = lambda *a: struct.pack('!IQ', len(text), 0) + text",
+        "return query",
+    ),
+    "a frame of four gigabytes": (
+        "import attention_course.grading.wire as w, struct\n"
+        "w.pack = lambda *a: struct.pack('!IQ', 2**32 - 1, 2**60) + bytes(1000)",
+        "return query",
+    ),
+    "a tensor of other bytes": (
+        "import attention_course.grading.wire as w, struct\n"
+        "text = b'{\"result\":{\"tensor\":0},\"changed\":[],\"called\":[],\"tensors\":"
+        "[{\"dtype\":\"float32\",\"shape\":[9999999]}]}'\n"
+        "w.pack = lambda *a: struct.pack('!IQ', len(text), 0) + text",
+        "return query",
+    ),
+    "gradients of another shape": (
+        "import attention_course.checks.observe as o\n"
+        "o._gradients = lambda *a: (torch.zeros(1), torch.zeros(1))",
+        "return query @ key.mT / query.shape[-1] ** 0.5",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "body"), FORGED.values(), ids=list(FORGED))
+def test_a_forged_answer_gets_nothing_for_it(graded, first, body):
+    record = graded(submission({"scores": f"{first}\ndef scores(query, key):\n    {body}\n"}))
+    assert "scores" in lost(record)
+    assert record["status"] in ("graded", "refused")
+    assert not Path("pwned").exists()  # had the answer been unpickled here
+
+
+def test_a_verdict_written_to_every_descriptor_gets_nothing(graded):
+    first = (
+        "import os\nfor number in range(256):\n    try:\n        os.write(number, b'{\"pass\": true}')\n"
+        "    except OSError:\n        pass"
+    )
+    record = graded(submission({"scores": f"{first}\ndef scores(query, key):\n    return query\n"}))
+    assert "scores" in lost(record)
+    assert record["status"] == "refused"
+
+
+def test_public_answers_do_not_help(graded):
+    """An answer that knows what learners see, and nothing else."""
+    text = (
+        "from attention_course.checks import inputs\nknown = {}\n"
+        "for case in ('one decimal', 'two sequences', 'heads', 'float64', 'one query'):\n    try:\n"
+        f"        q, k = inputs('{NAME}.scores', case)\n"
+        "        known[tuple(q.shape)] = q @ k.mT / q.shape[-1] ** 0.5\n    except KeyError:\n        pass\n"
+        "def scores(query, key):\n    return known[tuple(query.shape)]\n"
+    )
+    record = graded(submission({"scores": text}))
+    assert "scores" in lost(record)
+
+
+def test_hidden_inputs_follow_the_seed(graded):
+    text = "seen = []\ndef scores(query, key):\n    raise ValueError(query.double().sum().item())\n"
+    said = [graded(submission({"scores": text}), seed)["by"]["scores"]["message"] for seed in (1, 1, 2)]
+    assert said[0] == said[1] != said[2]
+
+
+def test_a_reseeded_generator_changes_nothing(graded):
+    text = "import torch\ntorch.manual_seed(0)\n" + SCORES.replace("return", "torch.manual_seed(0); return")
+    assert graded(submission({"scores": text}))["points"] == 10
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "import attention_course.checks.scaled_dot_product as answers",
+        "from attention_course.checks.registry import find_exercise as answers",
+        "from attention_course.attention import scaled_dot_product_attention as answers",
+        "import attention_course.scores as answers",
+        "import attention_course\nanswers = attention_course.scaled_dot_product_attention",
+        "import sys\nsys.path.insert(0, {root!r})\nimport importlib\n"
+        "answers = importlib.import_module('attention_course.checks.scaled_dot_product')",
+        "answers = open({root!r} + '/attention_course/checks/scaled_dot_product.py').read()",
+        "answers = open({root!r} + '/exercises/source/03_scaled_dot_product/'"
+        "    '03_scaled_dot_product.ipynb').read()",
+        "import glob, sys\nanswers = [one for place in (*sys.path, '/', '/course', {root!r})\n"
+        "    for one in glob.glob(f'{place}/**/checks/scaled_dot_product*', recursive=place != '/')][0]",
+        "import gc\nanswers = [one for one in gc.get_objects() if type(one).__name__ == 'Exercise'][0]",
+        "import sys\nanswers = [one for name, one in sys.modules.items() if name.endswith('judge')][0]",
+        "import os\nanswers = open('/proc/' + str(os.getppid()) + '/environ').read() or 1 / 0",
+    ],
+)
+def test_the_answers_are_not_to_be_found(graded, path):
+    text = path.replace("{root!r}", repr(str(ROOT)))
+    found = f"{text}\nFOUND = answers\n"
+    record = graded(submission({"scores": f"{SCORES}\n"}, first=found, last="FOUND"))
+    # where something is found, this function is right, and where not, it is not there
+    assert record["points"] == 10
+    record = graded(submission({"scores": f"FOUND\n{SCORES}"}, first=found))
+    assert record["by"]["scores"]["status"] == "missing"
+
+
+@pytest.mark.parametrize("use", ["F.scaled_dot_product_attention(query, key, value)"])
+def test_a_forbidden_function_is_flagged_and_gets_nothing(graded, use):
+    text = (
+        "import torch.nn.functional as F\ndef attention(query, key, value):\n"
+        f"    c = {use}\n    w = softmax(scores(query, key))\n    return c, w\n"
+    )
+    record = graded(submission({"attention": text}))
+    assert "attention" in lost(record)
+    assert any("scaled_dot_product_attention" in flag for flag in record["flags"])
+
+
+def test_a_forbidden_function_that_hides_is_still_flagged(graded):
+    text = (
+        "from torch.overrides import TorchFunctionMode\nTorchFunctionMode.__enter__ = lambda self: self\n"
+        "TorchFunctionMode.__exit__ = lambda *a: None\ndef attention(query, key, value):\n"
+        "    return torch.nn.functional.scaled_dot_product_attention(query, key, value), "
+        "softmax(scores(query, key))\n"
+    )
+    assert any(
+        "scaled_dot_product_attention" in flag for flag in graded(submission({"attention": text}))["flags"]
+    )
+
+
+# Ends and delays ------------------------------------------------------------------------------
+
+ENDS = {
+    "sys.exit": ("import sys; sys.exit(0)", "graded"),
+    "os._exit": ("import os; os._exit(0)", "crashed"),
+    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "crashed"),
+    # it spares whoever calls it; as an ordinary user it takes the sandbox's holder, and so all
+    "kill everything": ("import os, signal; os.kill(-1, 9)", "graded" if os.geteuid() == 0 else "crashed"),
+    "kill itself": ("import os, signal; os.kill(os.getpid(), 9)", "crashed"),
+    "abort": ("import os; os.abort()", "crashed"),
+    "close everything": ("import os; os.closerange(0, 1000)", "crashed"),
+    "for ever": ("while True: pass", "timeout"),
+    "for ever, whatever happens": (
+        "exec('while True:\\n try:\\n  while True: pass\\n except BaseException: pass')", "timeout",
+    ),
+    "in C for ever": ("import re; re.match('(a+)+$', 'a' * 64 + 'b')", "timeout"),
+    "sleep": ("import time; time.sleep(1000)", "timeout"),
+    "no signals": (
+        "import signal; signal.setitimer = None; signal.signal(14, signal.SIG_IGN)\n"
+        "    while True: pass",
+        "timeout",
+    ),
+    "input": ("input()", "graded"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "status"), ENDS.values(), ids=list(ENDS))
+def test_a_function_that_ends_or_never_ends_costs_itself_only(graded, body, status):
+    record = graded(submission({"softmax": f"def softmax(scores):\n    {body}\n    return 1\n",
+        "attention": OWN}), limits=SHORT)  # fmt: skip
+    assert record["status"] == status
+    assert lost(record) == {"softmax"}
+    assert record["by"]["softmax"]["status"] == {"graded": "failed"}.get(status, status)
+
+
+@pytest.mark.parametrize(("body", "status"), ENDS.values(), ids=list(ENDS))
+def test_a_cell_that_ends_or_never_ends_costs_itself_only(graded, body, status):
+    record = graded(submission(first=f"if True:\n    {body}"), limits=SHORT)
+    assert record["status"] == status
+    assert record["points"] == 10
+
+
+@pytest.mark.parametrize(
+    "softmax", [SOFTMAX, "def softmax(scores):\n    return scores\n"], ids=["right", "wrong"]
+)
+def test_what_stands_below_the_last_verdict_is_not_run(graded, softmax):
+    record = graded(submission({"softmax": softmax}, last="while True: pass"), limits=SHORT)
+    assert record["status"] == "graded"
+
+
+def test_the_course_looks_installed(graded):
+    first = "import importlib.util\nassert importlib.util.find_spec('attention_course')\nHERE = True\n"
+    assert graded(submission({"scores": f"HERE\n{SCORES}"}, first=first))["points"] == 10
+
+
+def test_a_loop_below_the_answer_in_one_cell_leaves_the_answer(graded):
+    record = graded(submission({"scores": f"{SCORES}\nwhile True: pass"}), limits=SHORT)
+    assert any("ran longer than 4 s" in flag for flag in record["flags"])
+    assert (record["status"], record["points"]) == ("timeout", 10)
+
+
+def test_a_notebook_that_ends_again_and_again_is_given_up(graded):
+    cells = [code("import os; os._exit(1)") for _ in range(30)]
+    record = graded(notebook([*cells, *source()]))
+    assert (record["status"], record["points"]) == ("crashed", 0)
+    assert "Not judged" in record["exercises"][0]["message"]
+
+
+# Resources ------------------------------------------------------------------------------------
+
+
+def test_memory_is_bounded(graded):
+    big = "def softmax(scores):\n    x = [bytearray(1 << 24) for _ in range(100)]\n    return len(x)\n"
+    record = graded(submission({"softmax": big, "attention": OWN}))
+    assert lost(record) == {"softmax"}
+    assert "scores" not in lost(record)
+    record = graded(submission(first="import torch\nx = torch.ones(1 << 32)\n", last="x"))
+    assert record["points"] == 10
+
+
+def test_memory_over_many_processes_is_bounded(graded):
+    many = (
+        "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n"
+        "        x = bytearray(100 << 20)\n        time.sleep(60)\ntime.sleep(2)\n"
+    )
+    record = graded(submission(first=many))
+    assert record["status"] == "crashed"
+    assert record["points"] == 10
+
+
+def test_disk_is_bounded(graded):
+    text = (
+        "n = 0\nimport errno\nfor path in ('/tmp', '/dev/shm'):\n  try:\n    for i in range(100):\n"
+        "      with open(f'{path}/{i}', 'wb') as f:\n        f.write(bytes(1 << 20))\n      n += 1\n"
+        "  except OSError as e: assert e.errno == errno.ENOSPC\nassert n <= 16, n\nFULL = True\n"
+    )
+    assert graded(submission({"scores": f"FULL\n{SCORES}"}, first=text))["points"] == 10
+
+
+def test_prints_without_end_cost_nothing(graded):
+    text = (
+        "import os, sys\nfor _ in range(300):\n    print('x' * (1 << 20))\n    os.write(2, b'y' * (1 << 16))"
+    )
+    assert graded(submission(first=text))["points"] == 10
+
+
+def test_a_result_that_is_too_large_is_told(graded):
+    unused = "def attention(query, key, value): ..."
+    text = "def scores(query, key):\n    return torch.zeros(1).expand(1 << 40)\n"
+    record = graded(submission({"scores": text, "attention": unused}))
+    assert "memory" in record["by"]["scores"]["message"]
+    huge = "def scores(query, key):\n    return torch.zeros(17 << 20)\n"  # it can be made, but not sent
+    record = graded(submission({"scores": huge, "attention": unused}))
+    assert "more than a check can take" in record["by"]["scores"]["message"]
+
+
+def test_a_fork_bomb_leaves_its_neighbours_alone(graded, assignment, launcher):
+    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+    deadline = time.monotonic() + 20
+    with remote.session(launcher, deadline) as neighbour, remote.session(launcher, deadline) as bomber:
+        wire.send(bomber.channel, {"do": "cell", "number": 1, "source": bomb, "seconds": 10}, [], 5.0)
+        assert (
+            neighbour.cell(1, "import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()")
+            is None
+        )
+    assert graded(submission())["points"] == 10
+
+
+def test_there_is_no_network(graded):
+    text = (
+        "import socket\nfor family, to in ((socket.AF_INET, ('127.0.0.1', 22)), "
+        "(socket.AF_INET, ('192.0.2.1', 53))):\n"
+        "    s = socket.socket(family)\n    s.settimeout(1)\n    try:\n        s.connect(to)\n"
+        "    except OSError:\n        continue\n    raise SystemExit\n"
+        "assert [name for _, name in socket.if_nameindex()] in (['lo'], [])\nALONE = True\n"
+    )
+    assert graded(submission({"scores": f"ALONE\n{SCORES}"}, first=text))["points"] == 10
+
+
+def test_nothing_survives_its_notebook(graded):
+    marker = f"orphan-{os.getpid()}"
+    orphan = (
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n"
+        f"        os.execv('/bin/sh', ['sh', '-c', 'sleep 60; : {marker}'])\n"
+        "    os._exit(0)\ntime.sleep(0.2)\n"
+    )
+    graded(submission(first=orphan))
+    running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert not [line for line in running if marker.encode() in line and b"sleep" in line]
+
+
+def test_words_of_a_notebook_are_printable_and_short(graded):
+    text = "def scores(query, key):\n    raise ValueError('<script>\\x1b[31m\\x00' + 'x' * 10**6)\n"
+    message = graded(submission({"scores": text}))["by"]["scores"]["message"]
+    assert "\x1b" not in message and "\x00" not in message
+    assert len(message) < 1000
+
+
+def test_the_same_submission_gets_the_same_record(graded):
+    content = submission(
+        {"scores": "def scores(query, key):\n    return torch.rand(3)\n", "softmax": SOFTMAX}
+    )
+    assert graded(content) == graded(content)
