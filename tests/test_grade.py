@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from strangers import NAME, ROOT, SCORES, SOFTMAX, code, grade_id, notebook, source, submission, whole
 
-from attention_course.grading import grade, remote, wire
+from attention_course.grading import grade, remote, sandbox, wire
 from attention_course.grading.assignment import load
 from attention_course.grading.sandbox import Limits
 
@@ -508,6 +508,7 @@ def test_memory_is_bounded(graded):
     big = "def softmax(scores):\n    x = [bytearray(1 << 24) for _ in range(100)]\n    return len(x)\n"
     record = graded(submission({"softmax": big, "attention": OWN}))
     assert lost(record) == {"softmax"}
+    assert "MemoryError" in record["by"]["softmax"]["message"]  # where it happens, not by a kill
     assert "scores" not in lost(record)
     record = graded(submission(first="import torch\nx = torch.ones(1 << 32)\n", last="x"))
     assert record["points"] == 10
@@ -559,6 +560,28 @@ def test_a_fork_bomb_leaves_its_neighbours_alone(graded, assignment, launcher):
             is None
         )
     assert graded(submission())["points"] == 10
+
+
+def test_processes_are_bounded(graded):
+    text = (
+        "import os, time\nn = 0\nwhile n < 100:\n    try:\n        if os.fork() == 0:\n"
+        "            time.sleep(60)\n    except OSError:\n        break\n    n += 1\n"
+        "assert 10 < n < 64\nFEW = True\n"
+    )
+    assert graded(submission({"scores": f"FEW\n{SCORES}"}, first=text))["points"] == 10
+
+
+def test_an_installed_course_is_hidden(assignment, monkeypatch):
+    """Where the course lies among what Python needs, as after pip install, it is covered up."""
+    everything = (*sandbox.visible(), str(ROOT))
+    monkeypatch.setattr(sandbox, "visible", lambda: everything)
+    there, covered = str(ROOT / "tests"), str(ROOT / "attention_course")
+    text = f"import os\nassert os.path.isdir({there!r})\nassert not os.listdir({covered!r})"
+    with (
+        remote.launcher(assignment.files, assignment.preload, LIMITS) as made,
+        remote.session(made, time.monotonic() + 60) as notebook,
+    ):
+        assert notebook.cell(1, text) is None
 
 
 def test_there_is_no_network(graded):

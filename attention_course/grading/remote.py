@@ -241,9 +241,9 @@ class Session:
         return answer, results
 
     def _watch(self) -> None:
-        used = sandbox.memory(self.holder) if self.holder else 0
         # what torch takes is not counted against anybody; it is shared with the process it was forked from
-        if used > self.limits.memory + (256 << 20):
+        limit = self.limits.memory + (256 << 20)
+        if self.holder and sandbox.memory(self.holder, limit) > limit:
             raise Ended("crashed", f"used more than {self.limits.memory / 2**20:,.0f} MiB of memory")
 
     def _end(self) -> Ended:

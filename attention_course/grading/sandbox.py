@@ -247,8 +247,17 @@ def _address_space() -> int:
 # Watching -------------------------------------------------------------------------------------
 
 
-def memory(holder: int) -> int:
-    """Bytes of private and shared memory that all processes beside the holder hold together."""
+def memory(holder: int, limit: int) -> int:
+    """Bytes of memory that all processes beside the holder have of their own.
+
+    Quickly first, which counts what they share once for each; exactly only if that is over ``limit``.
+    """
+    used = _memory(holder, "status", r"^Rss(?:Anon|Shmem):\s+(\d+) kB$")
+    exactly = _memory(holder, "smaps_rollup", r"^Pss_(?:Anon|Shmem):\s+(\d+) kB$") if used > limit else 0
+    return exactly or used
+
+
+def _memory(holder: int, file: str, lines: str) -> int:
     try:
         inside = os.readlink(f"/proc/{holder}/ns/pid")
     except OSError:
@@ -258,7 +267,6 @@ def memory(holder: int) -> int:
         if entry.isdigit():
             with suppress(OSError):
                 if os.readlink(f"/proc/{entry}/ns/pid") == inside:
-                    with open(f"/proc/{entry}/status") as file:
-                        kilobytes = re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", file.read(), re.MULTILINE)
-                    total += 1024 * sum(map(int, kilobytes))
+                    text = Path(f"/proc/{entry}/{file}").read_text()
+                    total += 1024 * sum(map(int, re.findall(lines, text, re.MULTILINE)))
     return total
