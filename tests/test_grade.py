@@ -356,6 +356,20 @@ def test_a_verdict_written_to_every_descriptor_gets_nothing(graded):
     assert record["status"] == "refused"
 
 
+def test_nothing_of_the_grader_is_open_or_named(graded):
+    """Above all not the socket by which processes are asked for."""
+    first = (
+        "import os\nopen_ones = {int(one) for one in os.listdir('/proc/self/fd')}\n"
+        "there = [one for one in open_ones if os.path.exists(f'/proc/self/fd/{one}')]\n"
+        "kinds = [os.readlink(f'/proc/self/fd/{one}') for one in there]\n"
+        "assert sum(kind != '/dev/null' for kind in kinds) == 1, kinds\n"
+        "known = {'HOME', 'TMPDIR', 'USER', 'PATH', 'LANG', 'MPLBACKEND', 'MPLCONFIGDIR'}\n"
+        "assert set(os.environ) == {*known, 'OMP_NUM_THREADS'}\n"
+        "from attention_course.lab.example import TOKENS\nCLEAN = True\n"
+    )
+    assert graded(submission({"scores": f"CLEAN\n{SCORES}"}, first=first))["points"] == 10
+
+
 def test_public_answers_do_not_help(graded):
     """An answer that knows what learners see, and nothing else."""
     text = (
