@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 import pytest
@@ -403,6 +404,23 @@ def test_a_worker_that_dies_costs_nobody_a_verdict(folder, tmp_path):
     assert running.returncode == 0, said
     found = {one["student"]: (one["status"], one["points"]) for one in logged(out)}
     assert found == {name: (status, points) for name, (_, status, points) in CLASS.items()}
+
+
+def test_a_submission_that_no_worker_survives_is_the_grader_s_failure(folder, tmp_path, asked, monkeypatch):
+    class Dead:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            return False
+
+        def submit(self, *job):
+            raise BrokenProcessPool
+
+    monkeypatch.setattr(run, "_pool", lambda jobs: Dead())
+    found = grade(folder, tmp_path / "out", asked, jobs=2)
+    assert {one["status"] for one in found.values()} == {"infra_error"}
+    assert all(one["points"] is None for one in found.values())
 
 
 def _descendants(process: int) -> list[int]:
