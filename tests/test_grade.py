@@ -4,6 +4,8 @@ import json
 import os
 import re
 import shutil
+import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -596,6 +598,30 @@ def test_an_installed_course_is_hidden(assignment, monkeypatch):
         remote.session(made, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, text) is None
+
+
+def test_python_may_lie_where_the_notebook_has_its_disk(assignment, monkeypatch, request):
+    place = Path(tempfile.mkdtemp())
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o755)
+    (place / "there").touch()
+    everything = (*sandbox.visible(), str(place))
+    monkeypatch.setattr(sandbox, "visible", lambda: everything)
+    with (
+        remote.launcher(assignment.files, assignment.preload, LIMITS) as made,
+        remote.session(made, time.monotonic() + 60) as notebook,
+    ):
+        assert notebook.cell(1, f"open({str(place / 'there')!r})\nopen('own', 'w')") is None
+
+
+def test_a_sandbox_without_python_is_the_grader_s_failure(assignment, monkeypatch):
+    here = tuple(path for path in sandbox.visible() if path not in (sys.prefix, sys.base_prefix))
+    monkeypatch.setattr(sandbox, "visible", lambda: here)
+    with (
+        remote.launcher(assignment.files, assignment.preload, LIMITS) as made,
+        pytest.raises(sandbox.SandboxError, match="does not start"),
+    ):
+        grade.grade(submission(), assignment, SEED, made)
 
 
 def test_there_is_no_network(graded):

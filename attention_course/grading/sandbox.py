@@ -138,7 +138,9 @@ def command(course: Path, limits: Limits, user_namespace: bool, info: int) -> li
     ]  # fmt: skip
     if user_namespace:
         call[1:1] = ["--unshare-user", "--disable-userns", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
-    made = {"/"}
+    disk = ["--size", str(limits.disk), "--perms", "1777", "--tmpfs"]
+    call += [*disk, "/tmp"]  # first: Python itself may lie below it
+    made = {"/", "/tmp"}
     for path in visible():
         for parent in reversed(Path(path).parents):
             if str(parent) not in made:  # bwrap would make it for its owner alone
@@ -152,9 +154,8 @@ def command(course: Path, limits: Limits, user_namespace: bool, info: int) -> li
     for path in _packages():
         if os.path.isdir(path):  # the course itself, with its answers, where it is installed
             call += ["--perms", "0755", "--tmpfs", path, "--remount-ro", path]
-    disk = ["--size", str(limits.disk), "--perms", "1777", "--tmpfs"]
     call += ["--perms", "0755", "--dir", COURSE, "--ro-bind", str(course), COURSE, "--proc", "/proc"]
-    call += ["--dev", "/dev", "--remount-ro", "/dev", *disk, "/dev/shm", *disk, "/tmp"]
+    call += ["--dev", "/dev", "--remount-ro", "/dev", *disk, "/dev/shm"]
     return [*call, "--remount-ro", "/", "--chdir", "/tmp", "--", shutil.which("cat") or "/bin/cat"]
 
 
