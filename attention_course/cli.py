@@ -186,7 +186,11 @@ def _add_grade(commands) -> None:
     )  # fmt: skip
     command.add_argument("--assignment", required=True, metavar="NAME", help="as in 03_scaled_dot_product")
     command.add_argument(
-        "--seed", required=True, type=int, metavar="N", help="any number; keep it from the class"
+        "--seed",
+        required=True,
+        type=int,
+        metavar="N",
+        help="a number; keep it from the class, and take a long one: a short one can be found by trying",
     )
     command.add_argument("--out", required=True, type=Path, metavar="DIR", help="where the results go")
     command.add_argument("--jobs", type=_count, default=1, metavar="N", help="grade N at a time (default: 1)")
@@ -249,7 +253,7 @@ def _grade(options: argparse.Namespace) -> int:
                 records = run.grade_class(
                     source, assignment, options.exercises, options.seed, options.out,
                     jobs=options.jobs, shard=options.shard, scheduler=options.scheduler,
-                    unsafe=options.unsafe, progress=progress,
+                    unsafe=options.unsafe, hidden=[options.submissions], progress=progress,
                 )  # fmt: skip
             alike = run.alike(source, assignment)
         if not records:  # a class may be smaller than the number of its parts

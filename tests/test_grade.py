@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 from strangers import NAME, ROOT, SCORES, SOFTMAX, code, grade_id, notebook, source, submission, whole
 
-from attention_course.grading import grade, remote, sandbox, wire
-from attention_course.grading.assignment import load
+from attention_course.grading import grade, remote, sandbox, seccomp, wire
+from attention_course.grading.assignment import load, plan
+from attention_course.grading.cells import Cell
 from attention_course.grading.sandbox import Limits
 
 SEED = 20260401
@@ -366,7 +367,7 @@ def test_nothing_of_the_grader_is_open_or_named(graded):
         "kinds = [os.readlink(f'/proc/self/fd/{one}') for one in there]\n"
         "assert sum(kind != '/dev/null' for kind in kinds) == 1, kinds\n"
         "known = {'HOME', 'TMPDIR', 'USER', 'PATH', 'LANG', 'MPLBACKEND', 'MPLCONFIGDIR'}\n"
-        "assert set(os.environ) == {*known, 'OMP_NUM_THREADS'}\n"
+        "assert set(os.environ) == {*known, 'OMP_NUM_THREADS', 'TORCHDYNAMO_DISABLE'}\n"
         "from attention_course.lab.example import TOKENS\nCLEAN = True\n"
     )
     assert graded(submission({"scores": f"CLEAN\n{SCORES}"}, first=first))["points"] == 10
@@ -658,3 +659,178 @@ def test_the_same_submission_gets_the_same_record(graded):
         {"scores": "def scores(query, key):\n    return torch.rand(3)\n", "softmax": SOFTMAX}
     )
     assert graded(content) == graded(content)
+
+
+# What a reviewer with an attacker's eye found -------------------------------------------------
+
+
+@pytest.mark.skipif(not seccomp.known(), reason="no filter of system calls for this machine")
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "os.memfd_create('x')",
+        "libc.shmget(0, 1 << 20, 0o1600) >= 0 or refuse()",
+        "libc.unshare(0x10000000) == 0 or refuse()",
+        "libc.ptrace(0, 0, 0, 0) == 0 or refuse()",
+        "libc.prctl(4, 0, 0, 0, 0) == 0 or refuse()",
+        "libc.mount(b'x', b'/tmp', b'tmpfs', 0, None) == 0 or refuse()",
+        "libc.syscall(250, 1, None) >= 0 or refuse()",
+        "libc.syscall(425, 1, None) >= 0 or refuse()",
+    ],
+)
+def test_calls_that_get_around_the_limits_are_refused(graded, attempt):
+    first = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "def refuse():\n    raise OSError(ctypes.get_errno(), 'refused')\n"
+        f"try:\n    {attempt}\nexcept OSError as error:\n    assert error.errno == 1, error\n    REFUSED = True\n"
+    )
+    assert graded(submission({"scores": f"REFUSED\n{SCORES}"}, first=first))["points"] == 10
+
+
+def test_a_trickle_of_bytes_hides_no_memory(graded):
+    text = (
+        "import attention_course.grading.wire as w, os, time\n"
+        "def send(channel, header, tensors, seconds):\n"
+        "    for byte in w.pack(header, tensors):\n        channel.send(bytes([byte]))\n        time.sleep(0.02)\n"
+        "w.send = send\nfor _ in range(8):\n    if os.fork() == 0:\n"
+        "        x = bytearray(150 << 20)\n        time.sleep(60)\n"
+    )
+    assert graded(submission(first=text))["status"] == "crashed"
+
+
+STRANGE = {
+    "nested gradients": "{'kind': 'Tensor', 'module': 'torch', 'tensor': True, 'layout': 'nested', 'device': 'cpu'}",
+    "sparse gradients": "{'kind': 'Tensor', 'module': 'torch', 'tensor': True, 'layout': 'coo', 'device': 'cpu'}",
+    "a number": "7",
+}
+
+
+@pytest.mark.parametrize("gradient", STRANGE.values(), ids=list(STRANGE))
+def test_no_student_can_choose_to_be_the_grader_s_failure(graded, gradient):
+    first = (
+        "import attention_course.grading.wire as w\npack = w.pack\n"
+        f"def strange(header, tensors):\n    if 'gradients' in header:\n        header['gradients'] = [{gradient}] * 2\n"
+        "    return pack(header, tensors)\nw.pack = strange"
+    )
+    record = graded(submission(first=first))
+    assert record["status"] == "refused"
+
+
+def test_a_shape_that_cannot_be_is_refused(graded):
+    first = (
+        "import attention_course.grading.wire as w, json, struct\n"
+        "shape = [67108864] * 15 + [0]\n"
+        "text = json.dumps({'result': {'tensor': 0}, 'changed': [], 'called': [], 'tensors':\n"
+        "    [{'dtype': 'float32', 'shape': shape}]}).encode()\n"
+        "def scores(query, key):\n    w.pack = lambda *a: struct.pack('!IQ', len(text), 0) + text\n    return query\n"
+    )
+    assert graded(submission({"scores": first}))["status"] == "refused"
+
+
+def test_who_closes_the_channel_is_told_so(graded):
+    text = "def softmax(scores):\n    import os, time\n    os.close(3)\n    time.sleep(100)\n"
+    record = graded(submission({"softmax": text, "attention": OWN}), limits=SHORT)
+    assert lost(record) == {"softmax"}
+    assert record["by"]["softmax"]["status"] == "refused"
+
+
+def test_an_answer_may_be_a_named_tuple(graded):
+    text = (
+        "from typing import NamedTuple\nclass Out(NamedTuple):\n    context: object\n    weights: object\n"
+        "def attention(query, key, value):\n    w = softmax(scores(query, key))\n    return Out(w @ value, w)\n"
+    )
+    assert graded(submission({"attention": text}))["points"] == 10
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "%%time\n%matplotlib inline",
+        "%timeit -n 3 -r 1 1 + 1",
+        "import asyncio\nawait asyncio.sleep(0)",
+        "from IPython import get_ipython\nget_ipython().run_line_magic('matplotlib', 'inline')",
+        "from __future__ import annotations",
+        "from attention_course.checks import CheckFailed, check, hint",
+        "import torch\nreally = torch.compile(lambda x: x + 1)(torch.zeros(1))",
+    ],
+)
+def test_what_works_in_jupyter_works_here(graded, start):
+    assert graded(submission({"scores": f"{start}\n{SCORES}"}))["points"] == 10
+
+
+def test_the_future_of_an_earlier_cell_holds(graded):
+    text = SCORES.replace("(query, key)", "(query: Nowhere, key: Nothing)")
+    assert graded(submission({"scores": text}, first="from __future__ import annotations"))["points"] == 10
+
+
+def test_a_function_of_another_name_counts_if_its_check_was_given_it(graded):
+    cells = source()
+    for cell in cells:
+        text = "".join(cell["source"])
+        if grade_id(cell) == "softmax-jacobian":
+            cell["source"] = text.replace("def softmax_jacobian", "def my_jacobian")
+        if grade_id(cell) == "check-softmax-jacobian":
+            cell["source"] = text.replace(", softmax_jacobian)", ", my_jacobian)")
+    assert graded(notebook(cells))["points"] == 10
+
+
+def test_an_experiment_after_a_passed_check_takes_nothing_away(graded):
+    last = f"scores = lambda q, k: q @ k.mT\ncheck('{NAME}.scores', scores)"
+    assert graded(submission(last=last))["points"] == 10
+
+
+def test_a_cell_that_stopped_is_flagged(graded):
+    record = graded(submission(first="import einops_that_is_not_there\nuseful = 1"))
+    assert any(flag.startswith("cell 1: stopped with ModuleNotFoundError") for flag in record["flags"])
+
+
+@pytest.mark.parametrize(
+    "detour",
+    [
+        "torch._softmax(scores, -1, False)",
+        "getattr(torch, 'soft' + 'max')(scores, -1)",
+        "__import__('torch').zeros(1)",
+        "eval('torch.zeros(1)')",
+    ],
+)
+def test_detours_are_flagged(graded, detour):
+    record = graded(submission({"softmax": f"def softmax(scores):\n    return {detour}\n"}))
+    assert any(flag.startswith("cell ") for flag in record["flags"])
+
+
+def test_flags_are_few_and_short(assignment):
+    names = ", ".join(f"name_{number}" for number in range(3000))
+    cells = (
+        Cell("code", f"from attention_course import {names}", None),
+        Cell("code", f"softmax = 1\n{names}\n" + "import " * 20_000, None),
+    )
+    found = plan(cells, assignment).flags
+    assert 0 < len(found) <= 20 and all(len(flag) <= 200 for flag in found)
+
+
+def test_windows_line_endings_are_no_flag(graded):
+    cells = source()
+    for cell in cells:
+        cell["source"] = "".join(cell["source"]).replace("\n", "\r\n")
+    record = graded(notebook(cells))
+    assert (record["points"], record["flags"]) == (10, [])
+
+
+def test_the_instructor_s_folders_are_covered(assignment, monkeypatch):
+    everything = (*sandbox.visible(), str(ROOT))
+    monkeypatch.setattr(sandbox, "visible", lambda: everything)
+    secret = str(ROOT / "exercises")
+    with (
+        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=[secret]) as made,
+        remote.session(made, time.monotonic() + 60) as notebook,
+    ):
+        assert notebook.cell(1, f"import os\nassert os.listdir({secret!r}) == []") is None
+
+
+def test_what_a_notebook_sees_does_not_tell_the_seed(assignment):
+    import torch
+
+    from attention_course.checks.judge import _cotangents
+
+    [told] = _cotangents((torch.zeros(4),), 7)
+    assert not torch.equal(told, torch.randn(4, generator=torch.Generator().manual_seed(7)))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
+from itertools import islice
 from pathlib import Path
 
 from attention_course.checks.exercise import Chapter, Exercise
@@ -177,8 +178,8 @@ class Plan:
 
     #: (index among all cells, source) of the code cells
     code: tuple[tuple[int, str], ...]
-    #: exercise -> index of the cell after which it is judged
-    judged: dict[str, int]
+    #: exercise -> indices of the cells after which it is judged, until it passes
+    judged: dict[str, tuple[int, ...]]
     #: exercise -> indices of the cells that are its answer
     answers: dict[str, tuple[int, ...]]
     #: what a person should look at
@@ -197,7 +198,8 @@ def plan(cells: Sequence[Cell], assignment: Assignment) -> Plan:
         marked = [
             index for index, cell in enumerate(cells) if cell.kind == "code" and cell.grade_id == task.check
         ]
-        judged[task.exercise.name] = max(places or marked, default=len(cells))
+        # a cell that was copied without end must not be judged without end
+        judged[task.exercise.name] = tuple((places or marked)[-_CHECKS:])
         answers[task.exercise.name] = tuple(
             index for index, cell in enumerate(cells)
             if cell.grade_id in task.solutions
@@ -208,12 +210,25 @@ def plan(cells: Sequence[Cell], assignment: Assignment) -> Plan:
 
 def defines(function: str, source: str) -> bool:
     name = re.escape(function)
-    return bool(re.search(rf"^[ \t]*(?:def[ \t]+{name}[ \t]*\(|{name}[ \t]*=(?!=))", source, re.MULTILINE))
+    return bool(
+        re.search(
+            rf"^[ \t]*(?:def[ \t]+{name}[ \t]*\(|{name}[ \t]*(?::[^=\n]+)?=(?!=))", source, re.MULTILINE
+        )
+    )
 
 
 _COMMANDS = re.compile(
     r"^[ \t]*(?:!|%%(?:bash|sh|script|system|writefile)\b|%(?:pip|conda|run)\b)|=[ \t]*!\w", re.MULTILINE
 )
+#: how many checks of one exercise count, from the last
+_CHECKS = 5
+#: ways around a name that is not to be used
+_DETOURS = re.compile(
+    r"\b__import__\b|\bimportlib\b|\bsys[ \t]*\.[ \t]*modules\b|\bexec[ \t]*\(|(?<!\.)\beval[ \t]*\(|"
+    r"\btorch[ \t]*\.[ \t]*(?:_\w+|ops\b|jit\b)|\bgetattr[ \t]*\([ \t]*(?:torch|F)\b"
+)
+#: what a person is shown of one notebook
+_FLAGS, _FLAG_LENGTH = 20, 200
 
 
 def _flags(
@@ -222,20 +237,45 @@ def _flags(
     answers: dict[str, tuple[int, ...]],
     assignment: Assignment,
 ) -> Iterator[str]:
+    """At most so many, each at most so long: a stranger decides what is in them."""
+    found = _all_flags(cells, code, answers, assignment)
+    yield from (flag[:_FLAG_LENGTH] for flag in islice(found, _FLAGS))
+
+
+def _all_flags(
+    cells: Sequence[Cell],
+    code: Sequence[tuple[int, str]],
+    answers: dict[str, tuple[int, ...]],
+    assignment: Assignment,
+) -> Iterator[str]:
+    # every search is linear in the text: it is a stranger's
+    starter = {_lines(source) for source in assignment.starter}
+    own = [(index, source) for index, source in code if _lines(source) not in starter]
+    course = _course_names(_bare(source) for _, source in code)
     for task in assignment.tasks:
-        short, text = (
-            task.function,
-            "\n".join(_bare(cells[index].source) for index in answers[task.exercise.name]),
-        )
+        text = "\n".join(_bare(cells[index].source) for index in answers[task.exercise.name])
+        words = set(re.findall(r"\w+", text))
+        imported = set(re.findall(r"\w+", "\n".join(line for line in text.split("\n") if "import" in line)))
         for name in task.exercise.forbidden:
-            if re.search(rf"\.[ \t]*{re.escape(name)}\b|import[^\n]*\b{re.escape(name)}\b", text):
-                yield f"{short}: names {name}, which is not allowed there"
-        for name in sorted(_course_names(_bare(source) for _, source in code)):
-            if re.search(rf"\b{re.escape(name)}\b", text):
-                yield f"{short}: uses {name} of the course's own code"
-    for index, source in code:
-        if _COMMANDS.search(source) and source not in assignment.starter:
+            if name in imported or (name in words and re.search(rf"\.[ \t]*{re.escape(name)}\b", text)):
+                yield f"{task.function}: names {name}, which is not allowed there"
+        for name in sorted(words & course):
+            yield f"{task.function}: uses {name} of the course's own code"
+    places = {place for found in answers.values() for place in found}
+    for index, source in own:
+        bare = _bare(source)
+        if _COMMANDS.search(source):
             yield f"cell {index + 1}: commands of the system, which are not run"
+        detour = _DETOURS.search(bare)
+        if detour:
+            yield f"cell {index + 1}: {detour.group()}"
+        if index not in places:
+            for name in sorted(set(re.findall(r"\w+", bare)) & course):
+                yield f"cell {index + 1}: uses {name} of the course's own code"
+
+
+def _lines(source: str) -> str:
+    return "\n".join(source.splitlines())
 
 
 def _bare(source: str) -> str:

@@ -17,7 +17,7 @@ from time import monotonic
 from torch import Tensor
 
 from attention_course.checks.exercise import Inputs
-from attention_course.checks.observe import Outcome, Raised, printable
+from attention_course.checks.observe import Outcome, Raised, is_plain, printable
 from attention_course.grading import sandbox, wire
 from attention_course.grading.sandbox import Limits, SandboxError
 
@@ -54,19 +54,27 @@ class Launcher:
     control: socket.socket
     course: Path
     limits: Limits
+    #: the instructor's folders
+    hidden: tuple[str, ...]
     #: makes the sandbox: :func:`sandbox.room`, or :func:`no_room` where that is allowed
     room: Callable = field(default=sandbox.room)
 
 
 @contextmanager
 def launcher(
-    files: Mapping[str, bytes], preload: Sequence[str], limits: Limits, *, unsafe: bool = False
+    files: Mapping[str, bytes],
+    preload: Sequence[str],
+    limits: Limits,
+    *,
+    hidden: Sequence[str] = (),
+    unsafe: bool = False,
 ) -> Iterator[Launcher]:
     """Start a zygote; ends it, and what it forked, at the end.
 
     Args:
         files: path within ``attention_course`` -> content; all that a notebook may import of it.
         preload: modules to import once, for all notebooks.
+        hidden: folders of the instructor's that no notebook may see.
         unsafe: without a sandbox: a notebook can then read and do what the grader can.
 
     Raises:
@@ -89,7 +97,8 @@ def launcher(
             with suppress(OSError):
                 if ours.recv(1) == b"r":
                     ours.settimeout(_OURS)
-                    yield Launcher(process, ours, course, limits, no_room if unsafe else sandbox.room)
+                    room = no_room if unsafe else sandbox.room
+                    yield Launcher(process, ours, course, limits, tuple(hidden), room)
                     return
             process.kill()
             said = process.stderr.read().decode(errors="replace").strip().splitlines()
@@ -120,7 +129,7 @@ def _environment() -> dict[str, str]:
 
 
 @contextmanager
-def no_room(course: Path, limits: Limits) -> Iterator[sandbox.Room]:
+def no_room(course: Path, limits: Limits, hidden: Sequence[str]) -> Iterator[sandbox.Room]:
     """In place of a sandbox: nothing. For ``--unsafe-no-sandbox`` alone."""
     yield sandbox.Room(0, None)
 
@@ -138,7 +147,7 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
     Raises:
         SandboxError: it cannot be made.
     """
-    with launcher.room(launcher.course, launcher.limits) as room, ExitStack() as stack:
+    with launcher.room(launcher.course, launcher.limits, launcher.hidden) as room, ExitStack() as stack:
         ours, theirs = map(stack.enter_context, socket.socketpair())
         told, tells = os.pipe()
         stack.callback(os.close, told)
@@ -178,7 +187,9 @@ def _end_group(process: int) -> None:
 
 def _status(descriptor: int, seconds: float) -> str:
     """What the process that stands outside of the sandbox has told so far."""
-    if not select.select([descriptor], [], [], seconds)[0]:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    if not poll.poll(1000 * seconds):
         return ""
     return os.read(descriptor, 2000).decode(errors="replace")
 
@@ -215,28 +226,37 @@ class Session:
         self._ask({"do": "inputs", "cases": placed}, tensors, _OURS)
 
     def call(
-        self, name: str, inputs: Inputs, cotangents: Inputs | None, watched: Sequence[str]
+        self,
+        name: str,
+        inputs: Inputs,
+        cotangents: Inputs | None = None,
+        watched: Sequence[str] = (),
+        exercise: str = "",
     ) -> Outcome | NotAFunction:
         """Call a function of the notebook; what it did, as values.
+
+        Where nothing bears its name, it is what the notebook's own check of ``exercise`` was called with.
 
         Raises:
             Ended: the process is gone, or had to be.
         """
         request = {
             "do": "call", "name": name, "inputs": len(inputs), "gradient": cotangents is not None,
-            "watched": list(watched),
+            "watched": list(watched), "exercise": exercise,
         }  # fmt: skip
         answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], self.limits.call)
         try:
             return _outcome(answer, tensors, inputs, cotangents is not None, self.limits.call)
-        except (wire.WireError, TypeError, ValueError, KeyError, IndexError, AttributeError):
+        except Ended:
+            raise
+        except Exception:  # whatever a stranger thought of
             raise Ended("refused", "answered the grader with something that is no result") from None
 
     def _ask(self, request: dict, tensors: list[Tensor], seconds: float) -> tuple[dict, list[Tensor]]:
         seconds = min(seconds, max(self.deadline - monotonic(), 0.001))
         try:
             wire.send(self.channel, {**request, "seconds": seconds}, tensors, _OURS)
-            answer, results = wire.receive(self.channel, seconds + _GRACE, self._watch)
+            answer, results = wire.receive(self.channel, seconds + _GRACE, _every(0.05, self._watch))
         except wire.WireTimeout:
             raise Ended("timeout", f"ran longer than {seconds:g} s and could not be stopped") from None
         except wire.WireClosed:
@@ -254,13 +274,28 @@ class Session:
             raise Ended("crashed", f"used more than {self.limits.memory / 2**20:,.0f} MiB of memory")
 
     def _end(self) -> Ended:
-        said = _status(self.told, _OURS).partition("\n")[0]
+        said = _status(self.told, 2.0).partition("\n")[0]
+        if not said:
+            return Ended("refused", "closed the grader's own channel")
         code = int(said) if said.lstrip("-").isdigit() else None
         if code == -24:  # SIGXCPU
             return Ended("timeout", f"used more than {self.limits.total:g} s of processor time")
         if code is not None and code < 0:
             return Ended("crashed", f"ended its process with signal {-code}")
         return Ended("crashed", "ended its process" + (f" with exit code {code}" if code else ""))
+
+
+def _every(seconds: float, look: Callable[[], None]) -> Callable[[], None]:
+    """``look``, but not more often than that."""
+    last = monotonic()
+
+    def idle() -> None:
+        nonlocal last
+        if monotonic() - last >= seconds:
+            look()
+            last = monotonic()
+
+    return idle
 
 
 def _raised(answer: dict, slow: str) -> Raised | None:
@@ -298,4 +333,4 @@ def _outcome(
 
 
 def _is_gradient(value: object, of: Tensor) -> bool:
-    return value is None or (type(value) is Tensor and value.shape == of.shape and value.dtype == of.dtype)
+    return value is None or (is_plain(value) and value.shape == of.shape and value.dtype == of.dtype)

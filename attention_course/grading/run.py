@@ -8,7 +8,7 @@ import hashlib
 import os
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, contextmanager
@@ -36,12 +36,14 @@ def grade_class(
     shard: tuple[int, int] = (1, 1),
     scheduler: str | None = None,
     unsafe: bool = False,
+    hidden: Sequence[Path] = (),
     progress: Callable[[dict], None] = lambda record: None,
 ) -> tuple[dict, ...]:
     """Grade what has no verdict yet, and write each down as soon as it is there.
 
     Args:
         assignment: as :func:`attention_course.grading.assignment.load` makes it.
+        hidden: folders, besides ``exercises`` and ``out``, that no notebook may see.
         shard: (i, n): only the i-th of n parts of the class, by a digest of the student's name.
         progress: called with every record, old ones first.
 
@@ -82,6 +84,7 @@ def grade_class(
                     yield {
                         **identity, "content": text, "seed": seed, "assignment": assignment.name,
                         "exercises": str(exercises.resolve()), "unsafe": unsafe, "flags": list(one.flags),
+                        "hidden": [str(path.resolve()) for path in (exercises, out, *hidden)],
                     }  # fmt: skip
 
         with _workers(jobs, scheduler) as work:
@@ -142,7 +145,8 @@ def work(request: dict) -> dict:
     identity = {name: request[name] for name in ("student", "name", "key")}
     try:
         with _ONE_AT_A_TIME:
-            assignment, launcher = _prepared(request["exercises"], request["assignment"], request["unsafe"])
+            settings = ("exercises", "assignment", "unsafe")
+            assignment, launcher = _prepared(*(request[name] for name in settings), tuple(request["hidden"]))
             graded = grade(base64.b64decode(request["content"]), assignment, request["seed"], launcher)
             made = record(graded, assignment)
     except BaseException as error:  # ours to mend, whatever it is: nobody loses a point for it
@@ -160,8 +164,8 @@ def work(request: dict) -> dict:
     return {**identity, **made, "seconds": round(monotonic() - start, 3)}
 
 
-#: (folder, assignment, unsafe) -> what it takes to grade it here, and how to end that
-_READY: dict[tuple[str, str, bool], tuple[Any, Any, ExitStack]] = {}
+#: (folder, assignment, unsafe, hidden) -> what it takes to grade it here, and how to end that
+_READY: dict[tuple, tuple[Any, Any, ExitStack]] = {}
 
 
 def forget() -> None:
@@ -177,7 +181,7 @@ def _prepared(*asked: Any) -> tuple[Any, Any]:
     return _READY[asked][:2]
 
 
-def _prepare(exercises: str, name: str, unsafe: bool) -> tuple[Any, Any, ExitStack]:
+def _prepare(exercises: str, name: str, unsafe: bool, hidden: tuple[str, ...]) -> tuple[Any, Any, ExitStack]:
     import torch
 
     from attention_course.grading.assignment import load
@@ -187,7 +191,8 @@ def _prepare(exercises: str, name: str, unsafe: bool) -> tuple[Any, Any, ExitSta
     torch.set_num_threads(1)  # as many workers as cores; each would only wait for the other
     assignment = load(Path(exercises), name)
     stack = ExitStack()
-    made = stack.enter_context(launcher(assignment.files, assignment.preload, Limits(), unsafe=unsafe))
+    files, preload = assignment.files, assignment.preload
+    made = stack.enter_context(launcher(files, preload, Limits(), hidden=hidden, unsafe=unsafe))
     util.Finalize(None, forget, exitpriority=10)  # also in a worker, where atexit is not called
     return assignment, made, stack
 

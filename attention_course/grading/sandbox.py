@@ -24,6 +24,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from attention_course.grading import seccomp
+
 #: where the course's modules lie inside
 COURSE = "/course"
 #: each sandbox has a user of its own when the grader runs as root: one's processes count for no other
@@ -75,11 +77,14 @@ def bubblewrap() -> str:
 
 
 @contextmanager
-def room(course: Path, limits: Limits, *, user_namespace: bool | None = None) -> Iterator[Room]:
+def room(
+    course: Path, limits: Limits, hidden: Iterable[str] = (), *, user_namespace: bool | None = None
+) -> Iterator[Room]:
     """A sandbox for one notebook; whatever runs in it is killed at the end.
 
     Args:
         course: a folder whose content is seen as the notebook's ``attention_course``.
+        hidden: paths to cover up, should they lie among what is visible.
         user_namespace: make one; unless given, only where the grader is not root.
 
     Raises:
@@ -90,7 +95,7 @@ def room(course: Path, limits: Limits, *, user_namespace: bool | None = None) ->
     told, tells = os.pipe()
     try:
         holder = subprocess.Popen(
-            command(course, limits, user_namespace, tells),
+            command(course, limits, user_namespace, tells, hidden),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=[tells], env={}, cwd="/",
         )  # fmt: skip
@@ -126,11 +131,15 @@ def _end(first: int) -> None:
         with suppress(ProcessLookupError):
             descriptor = os.pidfd_open(first)
             signal.pidfd_send_signal(descriptor, signal.SIGKILL)
-            select.select([descriptor], [], [], 10)
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            poll.poll(10_000)
             os.close(descriptor)
 
 
-def command(course: Path, limits: Limits, user_namespace: bool, info: int) -> list[str]:
+def command(
+    course: Path, limits: Limits, user_namespace: bool, info: int, hidden: Iterable[str] = ()
+) -> list[str]:
     """The call of bwrap: nothing is visible but the system's libraries and Python's, read only."""
     call = [
         bubblewrap(), "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts",
@@ -151,7 +160,7 @@ def command(course: Path, limits: Limits, user_namespace: bool, info: int) -> li
         else:
             call += ["--ro-bind", path, path]
         made.add(path)
-    for path in _packages():
+    for path in _covered(hidden):
         if os.path.isdir(path):  # the course itself, with its answers, where it is installed
             call += ["--perms", "0755", "--tmpfs", path, "--remount-ro", path]
     call += ["--perms", "0755", "--dir", COURSE, "--ro-bind", str(course), COURSE, "--proc", "/proc"]
@@ -182,11 +191,16 @@ def _within(path: str, wanted: Iterable[str]) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in wanted if not os.path.islink(one))
 
 
-def _packages() -> Iterator[str]:
-    """Where the course would be importable from: its answers must not be seen."""
-    here = os.path.realpath(Path(__file__).parents[1])
-    if _within(here, visible()):
-        yield here
+def _covered(hidden: Iterable[str]) -> Iterator[str]:
+    """What must not be seen though it lies among what is visible: the course, which holds the answers,
+    wherever it is installed, and what the instructor named."""
+    places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        places.add(site.getusersitepackages())
+    courses = [str(Path(__file__).parents[1]), *(f"{place}/attention_course" for place in sorted(places))]
+    for path in dict.fromkeys(map(os.path.realpath, (*courses, *hidden))):
+        if os.path.isdir(path) and _within(path, visible()):
+            yield path
 
 
 # Entering -------------------------------------------------------------------------------------
@@ -210,7 +224,7 @@ def enter(holder: int, user_namespace: bool) -> None:
 def confine(user: int | None, limits: Limits) -> None:
     """Give up every right, for good, and accept the limits; the last thing before a stranger's code."""
     memory = _address_space() + limits.memory
-    seconds = int(limits.total) + 1
+    seconds = int(limits.total) + 6
     for name, bound in (
         (resource.RLIMIT_AS, memory),
         (resource.RLIMIT_CPU, seconds),
@@ -223,7 +237,10 @@ def confine(user: int | None, limits: Limits) -> None:
     ):
         hard = resource.getrlimit(name)[1]
         bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
-        resource.setrlimit(name, (bound, bound))
+        # the softer limit on processor time has a signal of its own, which tells what happened
+        soft = bound - 5 if name == resource.RLIMIT_CPU else bound
+        resource.setrlimit(name, (soft, bound))
+    seccomp.new_keyring()
     libc = ctypes.CDLL(None, use_errno=True)
     no_new_privileges, drop_from_bounding_set = 38, 24
     for capability in range(64):
@@ -238,6 +255,7 @@ def confine(user: int | None, limits: Limits) -> None:
         raise OSError(number, f"rights cannot be given up: {os.strerror(number)}")
     if os.getuid() == 0 or os.geteuid() == 0:
         raise OSError("still root inside the sandbox")
+    seccomp.refuse()
 
 
 def _address_space() -> int:

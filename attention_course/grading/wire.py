@@ -117,6 +117,8 @@ def _read(channel: socket.socket, size: int, deadline: float, idle) -> bytearray
         if not piece:
             raise WireClosed("closed while reading")
         data += piece
+        if idle:  # a trickle must not keep anybody from looking
+            idle()
     return data
 
 
@@ -171,6 +173,7 @@ def _is_shape(shape: Any) -> bool:
         isinstance(shape, list)
         and len(shape) <= 16
         and all(type(size) is int and 0 <= size <= FRAME_BYTES for size in shape)
+        and math.prod(size or 1 for size in shape) <= FRAME_BYTES
     )
 
 
@@ -188,8 +191,8 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     if is_plain(value) and value.dtype in _NAMES and value.dim() <= 16:
         tensors.append(value)
         return {"tensor": len(tensors) - 1}
-    if kind is tuple and len(value) <= _MEMBERS and depth < _DEPTH:
-        return {"tuple": [encode(one, tensors, depth + 1) for one in value]}
+    if issubclass(kind, tuple) and tuple.__len__(value) <= _MEMBERS and depth < _DEPTH:  # a NamedTuple, too
+        return {"tuple": [encode(one, tensors, depth + 1) for one in tuple.__iter__(value)]}
     if issubclass(kind, (tuple, list)):
         return {"members": len(value), "list": issubclass(kind, list)}
     described: dict[str, Any] = {"kind": kind.__name__[:60], "module": str(kind.__module__)[:60]}
