@@ -808,6 +808,11 @@ def test_flags_are_few_and_short(assignment):
     assert 0 < len(found) <= 20 and all(len(flag) <= 200 for flag in found)
 
 
+def test_cells_that_stopped_are_flagged_a_few_times_only(graded):
+    record = graded(notebook([*(code("1 / 0") for _ in range(100)), *source()]))
+    assert (record["points"], len(record["flags"])) == (10, 20)
+
+
 def test_windows_line_endings_are_no_flag(graded):
     cells = source()
     for cell in cells:

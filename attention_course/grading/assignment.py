@@ -136,7 +136,7 @@ def _python(source: str) -> str:
     return re.sub(r"^([ \t]*)[%!].*$", r"\1pass", source, flags=re.MULTILINE)
 
 
-def _imports(source: str, package: str = "") -> Iterator[str]:
+def _imports(source: str) -> Iterator[str]:
     """The full names of all that ``source`` imports; of ``from a import b``, both a and a.b."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -228,7 +228,7 @@ _DETOURS = re.compile(
     r"\btorch[ \t]*\.[ \t]*(?:_\w+|ops\b|jit\b)|\bgetattr[ \t]*\([ \t]*(?:torch|F)\b"
 )
 #: what a person is shown of one notebook
-_FLAGS, _FLAG_LENGTH = 20, 200
+FLAGS, _FLAG_LENGTH = 20, 200
 
 
 def _flags(
@@ -239,7 +239,7 @@ def _flags(
 ) -> Iterator[str]:
     """At most so many, each at most so long: a stranger decides what is in them."""
     found = _all_flags(cells, code, answers, assignment)
-    yield from (flag[:_FLAG_LENGTH] for flag in islice(found, _FLAGS))
+    yield from (flag[:_FLAG_LENGTH] for flag in islice(found, FLAGS))
 
 
 def _all_flags(

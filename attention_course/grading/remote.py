@@ -168,6 +168,8 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
         word, _, process = started.partition("\n")[0].partition(" ")
         if word != "started":
             raise SandboxError(started or "no notebook could be started")
+        if not room.holder:  # no sandbox that would take its processes with it
+            stack.callback(_end_group, int(process))
         try:
             wire.receive(ours, _OURS)
         except wire.WireError:
@@ -175,8 +177,6 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
             raise SandboxError(
                 f"a notebook's process does not start (exit code {said or 'unknown'})"
             ) from None
-        if not room.holder:  # no sandbox that would take its processes with it
-            stack.callback(_end_group, int(process))
         yield Session(ours, launcher.limits, room.holder, deadline, told)
 
 

@@ -238,7 +238,7 @@ def confine(user: int | None, limits: Limits) -> None:
         hard = resource.getrlimit(name)[1]
         bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
         # the softer limit on processor time has a signal of its own, which tells what happened
-        soft = bound - 5 if name == resource.RLIMIT_CPU else bound
+        soft = max(1, bound - 5) if name == resource.RLIMIT_CPU else bound
         resource.setrlimit(name, (soft, bound))
     seccomp.new_keyring()
     libc = ctypes.CDLL(None, use_errno=True)
