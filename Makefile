@@ -12,6 +12,8 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 THREADS := $(shell expr \( $(CORES) + 1 \) / 2)
 RUN := OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) $(BIN)
 PYTEST := $(RUN)/pytest -n 2
+# Long runs made for the book need not be made again to test its notebooks: attention_course/lab/store.py.
+RUNS := $(CURDIR)/_build/runs
 NOTEBOOKS := $(wildcard book exercises/source)
 
 .DEFAULT_GOAL := help
@@ -34,7 +36,7 @@ $(VENV)/.complete: requirements.txt pyproject.toml
 
 # After a failure the pages are read again next time: Sphinx would not repeat the warnings of pages it has read.
 book: environment ## run every notebook and build the book, warnings are errors
-	@$(RUN)/jupyter-book build . -W -n --keep-going || { rm -rf _build/.doctrees; echo "The book was not built: see the warnings and errors above." >&2; exit 1; }
+	@ATTENTION_COURSE_KEEP_RUNS=$(RUNS) $(RUN)/jupyter-book build . -W -n --keep-going || { rm -rf _build/.doctrees; echo "The book was not built: see the warnings and errors above." >&2; exit 1; }
 	@echo
 	@echo "The book is in $(PAGES). Open file://$(CURDIR)/$(PAGES)/index.html, or run make serve."
 
@@ -45,8 +47,8 @@ test: book ## run every test: package, exercises, notebooks, built pages (again:
 		echo "To run them again: make test FORCE=1"; \
 	else \
 		rm -f _build/tested; failed=0; \
-		echo "Notebooks: every cell runs, every stored output is compared."; \
-		$(PYTEST) --dist=loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS) $(NOTEBOOKS) || failed=1; \
+		echo "Notebooks: every cell runs (long runs answer from the build), every stored output is compared."; \
+		ATTENTION_COURSE_REUSE_RUNS=$(RUNS) $(PYTEST) --dist=loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS) $(NOTEBOOKS) || failed=1; \
 		echo "Package, exercises, project, built pages:"; \
 		$(PYTEST) --dist=worksteal tests || failed=1; \
 		if [ $$failed = 1 ]; then echo "Some tests failed: see above." >&2; exit 1; fi; \

@@ -1,5 +1,6 @@
 """The experiments' data, training loop and measures."""
 
+import pickle
 import random
 from collections import Counter
 from functools import partial
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from attention_course import seq2seq
-from attention_course.lab import measuring, reversal, training, translation
+from attention_course.lab import measuring, reversal, store, training, translation
 from attention_course.lab.measuring import Translation
 from attention_course.lab.pairs import BOS, EOS, PAD, Pair, Vocabulary, batches, by_length, collate
 
@@ -228,6 +229,36 @@ def test_side_by_side_keeps_the_order():
     expected = [measuring.mean_and_sd(**job) for job in jobs]
     assert training.side_by_side(measuring.mean_and_sd, jobs, workers=2) == expected
     assert training.side_by_side(measuring.mean_and_sd, []) == []
+
+
+def test_runs_are_kept_only_when_asked_and_reused_only_when_asked(tmp_path, monkeypatch):
+    jobs = [{"values": [1.0, 2.0]}, {"values": [5.0]}]
+    honest = training.side_by_side(measuring.mean_and_sd, jobs)
+    monkeypatch.setenv(store.KEEP, str(tmp_path))
+    assert training.side_by_side(measuring.mean_and_sd, jobs) == honest
+    kept = sorted(tmp_path.iterdir())
+    assert len(kept) == 2
+    for path in kept:
+        path.write_bytes(pickle.dumps("from the store"))
+    assert training.side_by_side(measuring.mean_and_sd, jobs) == honest  # a build never reads
+    for path in kept:
+        path.write_bytes(pickle.dumps("from the store"))
+    monkeypatch.delenv(store.KEEP)
+    assert training.side_by_side(measuring.mean_and_sd, jobs) == honest
+    monkeypatch.setenv(store.REUSE, str(tmp_path))
+    assert training.side_by_side(measuring.mean_and_sd, jobs) == ["from the store"] * 2
+    other = {"values": [1.0, 3.0]}
+    mixed = training.side_by_side(measuring.mean_and_sd, [other, jobs[0]])
+    assert mixed == [measuring.mean_and_sd(**other), "from the store"]
+
+
+def test_a_kept_run_belongs_to_the_source_it_was_made_with(tmp_path, monkeypatch):
+    monkeypatch.setenv(store.KEEP, str(tmp_path))
+    monkeypatch.setenv(store.REUSE, str(tmp_path))
+    store.keep(b"call", b"answer")
+    assert store.reused(b"call") == b"answer" and store.reused(b"another") is None
+    monkeypatch.setattr(store, "_surroundings", lambda: b"a changed package")
+    assert store.reused(b"call") is None
 
 
 def test_side_by_side_trains_as_one_process_does(symbols):

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -138,3 +139,9 @@ def learn(
         seed=seed,
     )
     return Run(model, count_parameters(model), history)
+
+
+def learn_and_test(groups: Sequence[Sequence[Pair]], task: Task, **learning: Any) -> tuple[Run, list[float]]:
+    """Do ``learn(task=task, **learning)`` and return its run with the exact match in each of ``groups``."""
+    run = learn(task=task, **learning)
+    return run, [exact_match(translate(run.model, pairs, task), pairs) for pairs in groups]
