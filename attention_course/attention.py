@@ -88,8 +88,8 @@ def scaled_dot_product_attention(
     T_q, d_v]; H and the dimensions before it are optional and broadcast. With ``enable_gqa`` key and
     value may have fewer heads, as long as their number divides the query's. ``attn_mask`` is boolean
     (True = may look) or floating point (added to the scores) and broadcasts to [..., T_q, T_k].
-    ``dropout_p`` is applied whenever it is above 0. ``backend`` is "auto", "fused" or "reference".
-    Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes, devices or options that do not fit.
+    ``dropout_p`` is applied whenever it is above 0. ``backend`` is one of ``kernels.BACKENDS``: "auto"
+    chooses. Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes, devices or options that do not fit.
     """
     _check_inputs(query, key, value, enable_gqa=enable_gqa)
     if not 0.0 <= dropout_p < 1.0:
@@ -104,27 +104,17 @@ def scaled_dot_product_attention(
         if not enable_gqa:
             leading = torch.broadcast_shapes(leading, key.shape[:-2])
         _check_mask(attn_mask, (*leading, query.shape[-2], key.shape[-2]), floating=True)
-    if kernels.choose(backend) == "fused":
+    kernel = kernels.choose(backend, query, key, value, attn_mask, dropout_p=dropout_p, window=window)
+    options = {"is_causal": is_causal, "scale": scale, "window": window}
+    if kernel == "fused":
         return kernels.fused(
-            query,
-            key,
-            value,
-            attn_mask,
-            is_causal=is_causal,
-            scale=scale,
-            dropout_p=dropout_p,
-            window=window,
-            enable_gqa=enable_gqa,
+            query, key, value, attn_mask, dropout_p=dropout_p, enable_gqa=enable_gqa, **options
         )
-    weights = attention_weights(
-        query,
-        key,
-        attn_mask,
-        is_causal=is_causal,
-        scale=scale,
-        window=window,
-        enable_gqa=enable_gqa,
-    )
+    if kernel in ("tiled", "windowed"):
+        return kernels.tiled(query, key, value, attn_mask, enable_gqa=enable_gqa, **options)
+    if kernel == "triton":
+        return kernels.triton_attention(query, key, value, **options)
+    weights = attention_weights(query, key, attn_mask, enable_gqa=enable_gqa, **options)
     if enable_gqa:
         value = _repeat_heads(value, query.shape[-3])
     return mix(F.dropout(weights, dropout_p), value)
@@ -182,6 +172,8 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool
     if enable_gqa:
         _check_head_counts(*leading)
         leading = [shape[:-1] for shape in leading]
+    if leading[0] == leading[1] == leading[2]:
+        return  # broadcast_shapes takes as long as all other checks together
     try:
         torch.broadcast_shapes(*leading)
     except RuntimeError as error:

@@ -1,10 +1,32 @@
 """Many attentions side by side."""
 
+from typing import Protocol, runtime_checkable
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attention_course.attention import attention_weights, scaled_dot_product_attention
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What causal self-attention asks of a store of earlier keys and values; ``decoding`` has two."""
+
+    #: tokens so far
+    length: int
+    #: how many of the last tokens are kept; None means all of them
+    window: int | None
+
+    def extend(
+        self, key: Float[Tensor, "B h_kv T d_k"], value: Float[Tensor, "B h_kv T d_k"]
+    ) -> tuple[Float[Tensor, "B h_kv T_k d_k"], Float[Tensor, "B h_kv T_k d_k"]]:
+        """Take in the new tokens' rows; return all that the new queries may need."""
+        ...
+
+    def spread(self, weights: Float[Tensor, "B h T_q T_k"]) -> Float[Tensor, "B h T_q length"]:
+        """Return weights over what ``extend`` returned as weights over all tokens so far, in their order."""
+        ...
 
 
 class MultiHeadAttention(nn.Module):
@@ -50,7 +72,9 @@ class MultiHeadAttention(nn.Module):
         *,
         attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None = None,
         is_causal: bool = False,
+        window: int | None = None,
         need_weights: bool = False,
+        cache: Cache | None = None,
     ) -> tuple[Float[Tensor, "... T_q d_model"], Float[Tensor, "... num_heads T_q T_k"] | None]:
         """Return ``(output, weights)``; weights are None unless asked for.
 
@@ -58,8 +82,15 @@ class MultiHeadAttention(nn.Module):
         d_model], weights [..., num_heads, T_q, T_k]. A missing key is the query (self-attention), a
         missing value the key. ``attn_mask`` is True where a query may look (or floating point, added
         to the scores); it broadcasts to [..., T_q, T_k], or, with one dimension more than the query,
-        to [..., num_heads, T_q, T_k]. ``is_causal`` aligns the last query with the last key.
+        to [..., num_heads, T_q, T_k]. ``is_causal`` aligns the last query with the last key;
+        ``window`` hides keys that lie ``window`` or more positions away.
+
+        With a ``cache``, ``query`` [B, T_q, d_model] holds the new tokens only: their keys and values
+        join the cache's, and T_k counts all tokens so far. It serves causal self-attention without
+        ``attn_mask``; anything else is a ``ValueError``.
         """
+        if cache is not None:
+            _check_cached(cache, key, value, attn_mask, is_causal, window)
         key = query if key is None else key
         value = key if value is None else value
         for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -73,21 +104,30 @@ class MultiHeadAttention(nn.Module):
         query = _split(self.query_projection(query), self.num_heads)  # [..., h, T_q, d_k]
         key = _split(self.key_projection(key), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
         value = _split(self.value_projection(value), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
+        if cache is not None:
+            key, value = cache.extend(key, value)
+        T_q, T_k = query.shape[-2], key.shape[-2]
+        if T_q == 1:
+            is_causal = False  # the last query sees every key: no mask to build in each step of decoding
+        if window is not None and max(T_q, T_k) <= window:
+            window = None  # nothing is that far away
+        structure = {"is_causal": is_causal, "window": window}
         grouped = self.num_kv_heads != self.num_heads
         context = scaled_dot_product_attention(
             query,
             key,
             value,
             attn_mask,
-            is_causal=is_causal,
             dropout_p=self.dropout if self.training else 0.0,
             enable_gqa=grouped,
+            **structure,
         )
         output = self.output_projection(_merge(context))
         if not need_weights:
             return output, None
         # A second pass over the scores: the fused sum above never holds the weights.
-        return output, attention_weights(query, key, attn_mask, is_causal=is_causal, enable_gqa=grouped)
+        weights = attention_weights(query, key, attn_mask, enable_gqa=grouped, **structure)
+        return output, weights if cache is None else cache.spread(weights)
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
@@ -157,6 +197,28 @@ def state_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
             theirs[f"in_proj_{kind}"] = torch.cat([state[f"{name}.{kind}"] for name in _INPUTS])
             theirs[f"out_proj.{kind}"] = state[f"output_projection.{kind}"]
     return theirs
+
+
+def _check_cached(
+    cache: Cache,
+    key: Tensor | None,
+    value: Tensor | None,
+    attn_mask: Tensor | None,
+    is_causal: bool,
+    window: int | None,
+) -> None:
+    """Refuse what a cache of earlier keys and values would silently make wrong."""
+    for name, given in (("key", key), ("value", value), ("attn_mask", attn_mask)):
+        if given is not None:
+            raise ValueError(f"{name} must be None with a cache, which serves causal self-attention only")
+    if not is_causal:
+        raise ValueError(
+            "is_causal must be True with a cache: without it, old outputs change with new tokens"
+        )
+    if cache.window is not None and cache.window != window:
+        raise ValueError(
+            f"window must be {cache.window}, which is how many tokens the cache keeps, got {window}"
+        )
 
 
 def _split(x: Float[Tensor, "... T width"], num_heads: int) -> Float[Tensor, "... h T d_k"]:

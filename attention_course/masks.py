@@ -58,6 +58,85 @@ def window(
     return _band(T_q, T_k, size, is_causal, device)
 
 
+def strided(
+    T: int, stride: int, *, is_causal: bool = False, device: torch.device | str | None = None
+) -> Bool[Tensor, "T T"]:
+    """Return the mask of the keys a whole number of strides away, the query's own among them.
+
+    With ``is_causal`` only those up to the query. That is the second half of the strided pattern of
+    Child et al. (2019, section 4.3); its first half is ``window(T, T, stride + 1, is_causal=True)``.
+    Raises a ``ValueError`` when ``stride`` is below 1.
+    """
+    _check_size("the stride", stride)
+    distance = _distance(T, T, device)
+    return _up_to_the_query(distance % stride == 0, is_causal)
+
+
+def blocks(
+    T: int, size: int, *, is_causal: bool = False, device: torch.device | str | None = None
+) -> Bool[Tensor, "T T"]:
+    """Return the mask of the keys in the query's own block of ``size`` positions.
+
+    Blocks are counted from position 0; the last one may be shorter. With ``is_causal`` only the keys
+    up to the query: the first half of the fixed pattern of Child et al. (2019, section 4.3). Raises a
+    ``ValueError`` when ``size`` is below 1.
+    """
+    _check_size("the block's size", size)
+    block = torch.arange(T, device=device) // size
+    return _up_to_the_query(block[:, None] == block, is_causal)
+
+
+def summaries(
+    T: int, size: int, count: int = 1, *, is_causal: bool = False, device: torch.device | str | None = None
+) -> Bool[Tensor, "T T"]:
+    """Return the mask of the last ``count`` positions of every block of ``size``, whoever asks.
+
+    With ``is_causal`` only those up to the query: the second half of the fixed pattern of Child et al.
+    (2019, section 4.3), whose c is ``count``. Raises a ``ValueError`` when ``size`` is below 1 or
+    ``count`` is not between 1 and ``size``.
+    """
+    _check_size("the block's size", size)
+    if not 1 <= count <= size:
+        raise ValueError(f"count must be between 1 and the block's size {size}, got {count}")
+    last = torch.arange(T, device=device) % size >= size - count
+    return _up_to_the_query(last.expand(T, T), is_causal)
+
+
+def reached(first: Bool[Tensor, "T T"], *more: Bool[Tensor, "T T"]) -> Bool[Tensor, "T T"]:
+    """Return who has heard of whom after one layer of attention for each mask, the first at the bottom.
+
+    In each layer a query hears of the keys it may look at, and of all that these have heard of in the
+    layers below. It also keeps what it knows, as a residual connection does. Raises a ``TypeError`` or
+    ``ValueError`` for masks that are not boolean, or not square and all of one size.
+    """
+    layers = (first, *more)
+    for layer in layers:
+        _check_square(layer, len(first))
+    heard = torch.eye(len(first), dtype=torch.bool, device=first.device)
+    for layer in layers:
+        heard = heard | (layer.float() @ heard.float() > 0)
+    return heard
+
+
+def path_length(mask: Bool[Tensor, "T T"], goal: Bool[Tensor, "T T"] | None = None) -> int | None:
+    """Return after how many layers under ``mask`` everyone has heard of all whom ``goal`` names.
+
+    Without a ``goal`` that is everyone; for a causal mask give ``causal(T)``. ``None`` comes back when
+    no number of layers is enough. Raises as ``reached`` does.
+    """
+    _check_square(mask, len(mask))
+    if goal is None:
+        goal = torch.ones_like(mask)
+    _check_square(goal, len(mask))
+    heard, layers = torch.eye(len(mask), dtype=torch.bool, device=mask.device), 0
+    while not heard[goal].all():
+        further = heard | (mask.float() @ heard.float() > 0)
+        if torch.equal(further, heard):
+            return None
+        heard, layers = further, layers + 1
+    return layers
+
+
 def combine(*masks: Bool[Tensor, "..."] | None) -> Bool[Tensor, "..."] | None:
     """Return the mask that allows what every one of ``masks`` allows; ``None`` allows everything.
 
@@ -137,3 +216,19 @@ def _distance(T_q: int, T_k: int, device: torch.device | str | None) -> Int[Tens
     query = torch.arange(T_k - T_q, T_k, device=device)
     key = torch.arange(T_k, device=device)
     return query[:, None] - key
+
+
+def _up_to_the_query(mask: Bool[Tensor, "T T"], is_causal: bool) -> Bool[Tensor, "T T"]:
+    return mask.tril() if is_causal else mask.clone()
+
+
+def _check_size(name: str, size: int) -> None:
+    if size < 1:
+        raise ValueError(f"{name} must be at least 1, got {size}")
+
+
+def _check_square(mask: Tensor, T: int) -> None:
+    if mask.dtype != torch.bool:
+        raise TypeError(f"masks must be boolean (True = may look), got {mask.dtype}")
+    if mask.shape != (T, T):
+        raise ValueError(f"masks must be square and of one size, [{T}, {T}], got {tuple(mask.shape)}")

@@ -13,6 +13,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attention_course.kernels.additive import additive_scores
+
+#: From so many numbers on, the table of an additive score's tanhs is made block by block. Such scores
+#: can be differentiated once only.
+BLOCKWISE = 1 << 22
+
 Query = Float[Tensor, "... T_q d_q"]
 Key = Float[Tensor, "... T_k d_k"]
 Scores = Float[Tensor, "... T_q T_k"]
@@ -88,11 +94,15 @@ def additive_projected(
     """Return vᵀ tanh(q + k) for queries and keys that are projected already.
 
     A decoder that asks the same keys at every step projects them once and calls this. Shapes: query
-    [..., T_q, hidden], key [..., T_k, hidden], v [hidden] -> [..., T_q, T_k].
+    [..., T_q, hidden], key [..., T_k, hidden], v [hidden] -> [..., T_q, T_k]. A table [..., T_q, T_k,
+    hidden] of ``BLOCKWISE`` numbers or more is never built: see ``kernels.additive``.
     """
     query, key, v = _widened(query, key, v)
     _same_width(query, key)
     _fits("v", v, (query.shape[-1],), "[hidden]")
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    if math.prod((*leading, query.shape[-2], key.shape[-2], v.shape[0])) >= BLOCKWISE:
+        return additive_scores(query, key, v)
     pairs = query.unsqueeze(-2) + key.unsqueeze(-3)  # [..., T_q, T_k, hidden]
     return pairs.tanh() @ v
 

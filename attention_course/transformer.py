@@ -7,7 +7,7 @@ al. (2017) do; a *pre*-norm model normalises what a sub-layer reads, as GPT-2 an
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attention_course import masks
-from attention_course.heads import MultiHeadAttention
+from attention_course.heads import Cache, MultiHeadAttention
 from attention_course.positions import Learned, Sinusoidal
 from attention_course.seq2seq import EncoderDecoder
 
@@ -78,7 +78,9 @@ class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward (Vaswani et al. 2017, section 3.1).
 
     With ``is_causal`` it is also the layer of a GPT: a decoder's layer without cross-attention.
-    ``norm`` is "pre" or "post". Raises a ``ValueError`` when the heads do not divide d_model.
+    ``norm`` is "pre" or "post"; ``num_kv_heads`` as in ``MultiHeadAttention``; with ``window``, tokens
+    that many positions away, or more, are not seen. Raises a ``ValueError`` when the heads do not
+    divide d_model, and for a window below 1.
     """
 
     def __init__(
@@ -91,9 +93,14 @@ class EncoderLayer(nn.Module):
         dropout: float = 0.0,
         activation: Activation = F.relu,
         eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, num_heads)
+        if window is not None and window < 1:
+            raise ValueError(f"window must be at least 1, got {window}")
+        self.window = window
+        self.attention = MultiHeadAttention(d_model, num_heads, num_kv_heads=num_kv_heads)
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
         self.around_attention = Residual(d_model, norm=norm, dropout=dropout, eps=eps)
         self.around_feed_forward = Residual(d_model, norm=norm, dropout=dropout, eps=eps)
@@ -105,14 +112,21 @@ class EncoderLayer(nn.Module):
         attn_mask: Mask | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
-    ) -> tuple[Float[Tensor, "... T d_model"], Float[Tensor, "... h T T"] | None]:
-        """Return ``(stream, weights)``; weights [..., h, T, T] are None unless asked for.
+        cache: Cache | None = None,
+    ) -> tuple[Float[Tensor, "... T d_model"], Float[Tensor, "... h T T_k"] | None]:
+        """Return ``(stream, weights)``; weights [..., h, T, T_k] are None unless asked for.
 
-        ``attn_mask`` and ``is_causal`` as in ``MultiHeadAttention``: True = may look. Raises a
-        ``ValueError`` or ``TypeError`` for an x of another width or dtype than the layer's.
+        ``attn_mask``, ``is_causal`` and ``cache`` as in ``MultiHeadAttention``; T_k is T, or with a
+        cache the number of all tokens so far. Raises a ``ValueError`` or ``TypeError`` for an x of
+        another width or dtype than the layer's.
         """
         answer, weights = self.attention(
-            self.around_attention.read(x), attn_mask=attn_mask, is_causal=is_causal, need_weights=need_weights
+            self.around_attention.read(x),
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            window=self.window,
+            need_weights=need_weights,
+            cache=cache,
         )
         x = self.around_attention.write(x, answer)
         answer = self.feed_forward(self.around_feed_forward.read(x))
@@ -238,11 +252,20 @@ class Encoder(nn.Module):
         attn_mask: Mask | None = None,
         is_causal: bool = False,
         need_weights: bool = False,
-    ) -> tuple[Float[Tensor, "... T d_model"], list[Float[Tensor, "... h T T"]] | None]:
-        """Return ``(states, weights)``, the weights as a list with one entry per layer, if asked for."""
+        caches: Sequence[Cache] | None = None,
+    ) -> tuple[Float[Tensor, "... T d_model"], list[Float[Tensor, "... h T T_k"]] | None]:
+        """Return ``(states, weights)``, the weights as a list with one entry per layer, if asked for.
+
+        ``caches`` has one entry per layer too, each a cache of its own with the same past; anything
+        else is a ``ValueError``.
+        """
+        if caches is not None:
+            _check_caches(caches, len(self.layers))
         seen = []
-        for layer in self.layers:
-            x, weights = layer(x, attn_mask=attn_mask, is_causal=is_causal, need_weights=need_weights)
+        for layer, cache in zip(self.layers, caches or [None] * len(self.layers), strict=True):
+            x, weights = layer(
+                x, attn_mask=attn_mask, is_causal=is_causal, need_weights=need_weights, cache=cache
+            )
             seen.append(weights)
         return self.final_norm(x), seen if need_weights else None
 
@@ -298,8 +321,8 @@ class Embedding(nn.Module):
         self.scale = scale
         self.dropout = nn.Dropout(dropout)
 
-    def forward(self, tokens: Tokens) -> Float[Tensor, "B T d_model"]:
-        """Return the stream's first state: [B, T] -> [B, T, d_model].
+    def forward(self, tokens: Tokens, *, start: int = 0) -> Float[Tensor, "B T d_model"]:
+        """Return the stream's first state: [B, T] -> [B, T, d_model], for positions ``start`` onwards.
 
         Raises a ``TypeError`` for tokens that are no integers and a ``ValueError`` for unknown ones.
         """
@@ -312,7 +335,10 @@ class Embedding(nn.Module):
                 f"tokens must lie between 0 and {self.table.num_embeddings - 1}, "
                 f"got {tokens.min()} to {tokens.max()}"
             ) from error
-        return self.dropout(self.positions(self.scale * vectors))
+        vectors = self.scale * vectors
+        # A model that never uses a cache may have positions that know of no start.
+        placed = self.positions(vectors, start=start) if start else self.positions(vectors)
+        return self.dropout(placed)
 
 
 class Reader(nn.Module):
@@ -415,7 +441,8 @@ class LanguageModel(nn.Module):
     """An encoder's stack between an embedding and its transpose, with learned positions.
 
     Causal, it predicts the next token at every place (GPT); otherwise every token sees all others,
-    and it can fill in tokens that were blotted out (BERT). Options as in ``EncoderLayer``.
+    and it can fill in tokens that were blotted out (BERT). Options as in ``EncoderLayer``, among them
+    ``num_kv_heads`` and ``window``.
     """
 
     def __init__(
@@ -438,18 +465,29 @@ class LanguageModel(nn.Module):
         self.output = _output(self.embedding, tied=True)
         self.is_causal = is_causal
 
-    def forward(self, tokens: Tokens, lengths: Lengths | None = None) -> Logits:
-        """Return logits [B, T, num_tokens] for tokens [B, T], of which ``lengths`` [B] are no padding."""
+    def forward(
+        self, tokens: Tokens, lengths: Lengths | None = None, *, caches: Sequence[Cache] | None = None
+    ) -> Logits:
+        """Return logits [B, T, num_tokens] for tokens [B, T], of which ``lengths`` [B] are no padding.
+
+        With ``caches``, one per layer (``decoding.caches_for``), ``tokens`` are the new ones, which
+        follow those that the caches hold. Only a causal model without ``lengths`` can use them;
+        anything else is a ``ValueError``.
+        """
+        if caches is not None and lengths is not None:
+            raise ValueError("lengths must be None with caches: all sentences of the batch grow together")
         mask = None if lengths is None else masks.padding(lengths, tokens.shape[1])
-        states, _ = self.stack(self.embedding(tokens), attn_mask=mask, is_causal=self.is_causal)
+        start = caches[0].length if caches else 0
+        x = self.embedding(tokens, start=start)
+        states, _ = self.stack(x, attn_mask=mask, is_causal=self.is_causal, caches=caches)
         return self.output(states)
 
 
 def bert_like(num_tokens: int, max_length: int, **sizes: int) -> LanguageModel:
     """Return an encoder alone, wired as BERT (Devlin et al. 2019): all see all, post-norm, GELU.
 
-    ``sizes`` are num_layers, d_model, num_heads and d_ff. Left out: segments, the norm behind the
-    embedding, the pooler, the extra layer before the output.
+    ``sizes`` are num_layers, d_model, num_heads and d_ff, and if wanted num_kv_heads and window. Left
+    out: segments, the norm behind the embedding, the pooler, the extra layer before the output.
     """
     return LanguageModel(num_tokens, max_length, is_causal=False, norm="post", activation=F.gelu, **sizes)
 
@@ -485,6 +523,16 @@ def _final_norm(num_layers: int, d_model: int, norm: Norm, options: dict[str, An
     if num_layers < 1:
         raise ValueError(f"num_layers must be at least 1, got {num_layers}")
     return nn.LayerNorm(d_model, eps=options.get("eps", 1e-5)) if norm == "pre" else nn.Identity()
+
+
+def _check_caches(caches: Sequence[Cache], num_layers: int) -> None:
+    if len(caches) != num_layers:
+        raise ValueError(f"caches must be one per layer, {num_layers}, got {len(caches)}")
+    if len(set(map(id, caches))) != num_layers:
+        raise ValueError("caches must be a cache of its own for every layer, got one of them twice")
+    lengths = [cache.length for cache in caches]
+    if len(set(lengths)) != 1:
+        raise ValueError(f"caches must all have seen the same number of tokens, got {lengths}")
 
 
 def _options_of(layer: nn.TransformerEncoderLayer | nn.TransformerDecoderLayer) -> dict[str, Any]:

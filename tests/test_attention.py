@@ -410,7 +410,9 @@ class TestBadInput:
             scaled_dot_product_attention(*inputs(), window=0, backend=backend)
 
     def test_backend(self):
-        with pytest.raises(ValueError, match="one of auto, fused, reference, got 'fast'"):
+        with pytest.raises(
+            ValueError, match="one of auto, fused, reference, tiled, windowed, triton, got 'fast'"
+        ):
             scaled_dot_product_attention(*inputs(), backend="fast")
 
     def test_heads_that_do_not_divide(self):

@@ -101,3 +101,88 @@ class TestBadInput:
     def test_turning_a_float_mask(self):
         with pytest.raises(TypeError, match=r"boolean, got torch.float32"):
             masks.from_torch_blocked(torch.zeros(2))
+
+
+# Patterns -------------------------------------------------------------------------------------
+
+
+@given(T=LENGTHS, size=st.integers(1, 8), is_causal=st.booleans())
+def test_strided_and_blocks_equal_the_loop(T, size, is_causal):
+    stride, block = (f(T, size, is_causal=is_causal) for f in (masks.strided, masks.blocks))
+    for i in range(T):
+        for j in range(T):
+            allowed = j <= i or not is_causal
+            assert stride[i, j] == (allowed and (i - j) % size == 0)
+            assert block[i, j] == (allowed and i // size == j // size)
+
+
+@given(T=LENGTHS, size=st.integers(1, 8), count=st.integers(1, 8), is_causal=st.booleans())
+def test_summaries_equal_the_loop(T, size, count, is_causal):
+    count = min(count, size)
+    mask = masks.summaries(T, size, count, is_causal=is_causal)
+    for i in range(T):
+        for j in range(T):
+            assert mask[i, j] == (j % size >= size - count and (j <= i or not is_causal))
+
+
+@pytest.mark.parametrize("T", [16, 20, 23])
+def test_both_patterns_of_the_sparse_transformer_reach_all_of_the_past_in_two_layers(T):
+    everything, options = masks.causal(T), {"is_causal": True}
+    near, far = masks.window(T, T, 5, **options), masks.strided(T, 4, **options)
+    assert torch.equal(masks.reached(near, far), everything)
+    assert torch.equal(masks.reached(far, near), everything)
+    assert masks.path_length(near | far, everything) == 2
+    own, last = masks.blocks(T, 4, **options), masks.summaries(T, 4, 2, **options)
+    assert torch.equal(masks.reached(own, last), everything)
+    assert not torch.equal(masks.reached(last, own), everything)  # summaries of what they have not read
+    assert masks.path_length(own | last, everything) == 2
+
+
+def test_half_a_pattern_never_gets_there():
+    for mask in (masks.strided(12, 3), masks.blocks(12, 3)):
+        assert masks.path_length(mask) is None
+    assert masks.path_length(masks.window(12, 12, 3)) == 6  # 11 positions, 2 in each layer
+    assert masks.path_length(masks.window(12, 12, 3, is_causal=True)) is None  # the future stays unseen
+    assert masks.path_length(masks.window(12, 12, 3, is_causal=True), masks.causal(12)) == 6
+    assert masks.path_length(torch.ones(5, 5, dtype=torch.bool)) == 1
+    assert masks.path_length(torch.ones(1, 1, dtype=torch.bool)) == 0
+    assert masks.path_length(torch.zeros(0, 0, dtype=torch.bool)) == 0
+
+
+@given(T=st.integers(1, 6), layers=st.integers(1, 3))
+def test_reached_follows_every_path(T, layers):
+    stack = torch.rand(layers, T, T) < 0.3
+    known = [{i} for i in range(T)]
+    for mask in stack:
+        known = [known[i].union(*(known[j] for j in range(T) if mask[i, j])) for i in range(T)]
+    assert [set(row.nonzero().flatten().tolist()) for row in masks.reached(*stack)] == known
+
+
+def test_patterns_do_not_share_memory():
+    mask = masks.summaries(4, 2)
+    mask[0, 1] = False
+    assert mask[1, 1]
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestBadPatterns:
+    @pytest.mark.parametrize("size", [0, -1])
+    def test_sizes(self, size):
+        with pytest.raises(ValueError, match=f"the stride must be at least 1, got {size}"):
+            masks.strided(3, size)
+        with pytest.raises(ValueError, match=f"the block's size must be at least 1, got {size}"):
+            masks.blocks(3, size)
+
+    @pytest.mark.parametrize("count", [0, 4])
+    def test_counts(self, count):
+        with pytest.raises(ValueError, match=f"between 1 and the block's size 3, got {count}"):
+            masks.summaries(6, 3, count)
+
+    def test_reach_of_floats_and_of_other_shapes(self):
+        square = masks.causal(3)
+        with pytest.raises(TypeError, match=r"boolean .*, got torch.float32"):
+            masks.reached(square, torch.ones(3, 3))
+        with pytest.raises(ValueError, match=r"\[3, 3\], got \(4, 4\)"):
+            masks.path_length(square, masks.causal(4))
+        with pytest.raises(ValueError, match=r"got \(2, 3\)"):
+            masks.path_length(masks.causal(2, 3))

@@ -1,0 +1,73 @@
+"""Additive scores block by block: the table [B, T_q, T_k, H] of tanhs is never held at once."""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from attention_course.kernels.once import once
+
+#: Numbers in a block: small enough to stay in a processor's cache between the passes over it.
+BLOCK = 1 << 18
+
+
+def additive_scores(
+    query: Float[Tensor, "... T_q H"], key: Float[Tensor, "... T_k H"], v: Float[Tensor, " H"]
+) -> Float[Tensor, "... T_q T_k"]:
+    """Return vᵀ tanh(q + k) for projected queries and keys (Bahdanau et al. 2015, appendix A.1.2).
+
+    Shapes: query [..., T_q, H], key [..., T_k, H], v [H] -> [..., T_q, T_k]; leading dimensions
+    broadcast. The memory beside the result is that of one block, in the backward pass too, where the
+    tanhs are computed again. Differentiable once.
+    """
+    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+    query, key = (
+        x.expand(*leading, *x.shape[-2:]).reshape(math.prod(leading), *x.shape[-2:]) for x in (query, key)
+    )
+    return _AdditiveScores.apply(query, key, v).reshape(*leading, *query.shape[1:2], *key.shape[1:2])
+
+
+class _AdditiveScores(torch.autograd.Function):
+    """query [N, T_q, H], key [N, T_k, H], v [H] -> scores [N, T_q, T_k]."""
+
+    @staticmethod
+    def forward(ctx, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
+        ctx.save_for_backward(query, key, v)
+        scores = query.new_empty(len(query), query.shape[1], key.shape[1])
+        for n, i, tanh in _tanhs(query, key):
+            torch.matmul(tanh, v, out=scores[n, i])
+        return scores
+
+    @staticmethod
+    @once
+    def backward(ctx, d_scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        query, key, v = ctx.saved_tensors
+        # With t = tanh(q + k) and s = v·t: ds/dq = ds/dk = v (1 - t²), so that every sum over
+        # (1 - t²) is a sum of d_scores less the same sum weighted with t².
+        d_v = torch.zeros_like(v)
+        squares_q = torch.empty_like(query)  # Σ_j d_scores t²
+        squares_k = torch.zeros_like(key)  # Σ_i d_scores t²
+        for n, i, tanh in _tanhs(query, key):
+            d = d_scores[n, i]  # [rows, T_k] of one sentence
+            d_v += torch.mv(tanh.flatten(0, 1).mT, d.flatten())
+            tanh.square_().mul_(d.unsqueeze(-1))
+            squares_q[n, i] = tanh.sum(1)
+            squares_k[n] += tanh.sum(0)
+        d_query = (d_scores.sum(2).unsqueeze(-1) - squares_q) * v
+        d_key = (d_scores.sum(1).unsqueeze(-1) - squares_k) * v
+        return d_query, d_key, d_v
+
+
+def _tanhs(query: Tensor, key: Tensor) -> Iterator[tuple[int, slice, Tensor]]:
+    """Yield (n, rows, tanh(q_i + k_j) as [rows, T_k, H]) over all blocks; the next overwrites the last."""
+    N, T_q, H = query.shape
+    T_k = key.shape[1]
+    rows = max(1, BLOCK // max(1, T_k * H))
+    buffer = query.new_empty(min(rows, T_q), T_k, H)
+    for n in range(N):
+        for first in range(0, T_q, rows):
+            i = slice(first, min(first + rows, T_q))
+            block = buffer[: i.stop - i.start]
+            yield n, i, torch.add(query[n, i].unsqueeze(1), key[n], out=block).tanh_()
