@@ -425,3 +425,29 @@ class TestBadInput:
         tensors = inputs(())
         with pytest.raises(ValueError, match="enable_gqa needs a dimension for the heads"):
             scaled_dot_product_attention(*tensors, enable_gqa=True)
+
+
+@pytest.mark.parametrize("leading", [(3,), (2, 3), (2, 1, 3), (0, 3)])
+@pytest.mark.parametrize("masked", [None, (5, 7), (3, 5, 7), "whole"])
+def test_any_number_of_dimensions_reaches_torchs_fast_kernel(leading, masked):
+    query, key, value = inputs(leading, T_q=5, T_k=7)
+    shape = (*leading, 5, 7) if masked == "whole" else masked
+    mask = None if shape is None else torch.rand(shape) > 0.3
+    got, want = (
+        scaled_dot_product_attention(query, key, value, mask, backend=backend)
+        for backend in ("fused", "reference")
+    )
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+
+
+def test_torchs_kernel_gets_four_dimensions(monkeypatch):
+    seen = []
+
+    def spy(query, key, value, **options):
+        seen.append(query.dim())
+        return query
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", spy)
+    for leading in ((3,), (2, 3), (2, 2, 3)):
+        scaled_dot_product_attention(*inputs(leading, T_q=5, T_k=5, d_v=4), is_causal=True)
+    assert seen == [4, 4, 4]  # with others it falls back to the sum that holds all weights

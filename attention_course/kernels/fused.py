@@ -1,5 +1,7 @@
 """torch's own fused attention, which never stores the weights."""
 
+import math
+
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -30,7 +32,14 @@ def fused(
     mask = None if flag else masks.with_structure(attn_mask, query, key, is_causal=is_causal, window=window)
     if mask is not None and mask.is_floating_point():
         mask = mask.to(query.dtype)
-    return F.scaled_dot_product_attention(
+    # torch has its fast kernels for [B, H, T, d] alone; [H, T, d] takes several times as long.
+    batch = query.shape[:-3]
+    folds = query.dim() not in (2, 4) and key.shape[:-3] == value.shape[:-3] == batch
+    if mask is not None and mask.dim() > 3:
+        folds = False  # its own leading dimensions would have to be folded, and so copied
+    if folds:
+        query, key, value = (x.reshape(math.prod(batch), *x.shape[-3:]) for x in (query, key, value))
+    context = F.scaled_dot_product_attention(
         query,
         key,
         value,
@@ -40,3 +49,4 @@ def fused(
         scale=scale,
         enable_gqa=enable_gqa,
     )
+    return context.reshape(*batch, *context.shape[-3:]) if folds else context
