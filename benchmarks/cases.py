@@ -44,8 +44,7 @@ def _forward_only(call: Callable[..., Tensor], *inputs: Tensor) -> Call:
 
 def _both_ways(call: Callable[..., Tensor], *inputs: Tensor) -> Call:
     inputs = tuple(x.detach().clone().requires_grad_() for x in inputs)
-    with torch.no_grad():
-        d_out = torch.randn_like(call(*(x[..., :1, :] for x in inputs))).expand_as(inputs[0]).contiguous()
+    d_out = torch.randn_like(inputs[0])  # query, key and value are of one shape here
 
     def run() -> None:
         torch.autograd.grad(call(*inputs), inputs, d_out)

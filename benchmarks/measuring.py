@@ -49,8 +49,9 @@ def _finish(device: str) -> None:
 def extra_megabytes(call: Call, *, device: str) -> float:
     """Return how far the memory of this process rose above what it held, while ``call`` ran once, in MB.
 
-    On a CPU that is the peak of the resident pages, which the kernel counts; call it in a fresh
-    process. On a GPU it is torch's own count.
+    On a CPU that is the peak of the resident pages, which the operating system counts, less those of
+    the program's own code that were first needed here; call it in a fresh process. On a GPU it is
+    torch's own count.
     """
     if device == "cuda":
         torch.cuda.synchronize()
@@ -60,16 +61,16 @@ def extra_megabytes(call: Call, *, device: str) -> float:
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 1e6
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
-    before = _status("VmRSS")
+    before = _status("VmRSS") - _status("RssFile")
     call()
-    return (_status("VmHWM") - before) / 1e3
+    return (_status("VmHWM") - _status("RssFile") - before) / 1e6
 
 
 def _status(field: str) -> int:
-    """Kilobytes."""
+    """Bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024 // 1000
+            return int(line.split()[1]) * 1024
     raise RuntimeError(f"/proc/self/status has no {field}")
 
 

@@ -14,6 +14,10 @@ MODULES = {
     "05_masks": "masks",
     "06_positions": "positions",
     "07_transformer": "transformer",
+    "08_kernels": "kernels",
+    "09_decoding": "decoding",
+    "10_linear": "linear",
+    "11_ring": "ring",
 }
 
 
