@@ -4,8 +4,8 @@
     python benchmarks/attention.py --only tiled        # the cases whose names contain this
     python benchmarks/attention.py --device cuda
 
-Each line compares two ways in one process and one run, in turns; the ratio is first / second, of
-medians. Extra memory is measured in a fresh process for each way. Nothing fails: a line says whether
+Each line compares two ways in one process and one run, in turns; the ratio is the median over
+the turns of first / second. Extra memory is measured in a fresh process for each way. Nothing fails: a line says whether
 it reached what was promised of it.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
         print(_memory(*options.memory, options.device))
     elif options.ratio:
         case = CASES[options.ratio]
-        print(*seconds(case.make(options.device), device=options.device, rounds=case.rounds).values())
+        print(*_seconds(case, options.device))
     else:
         _table([case for name, case in CASES.items() if options.only in name], options.device)
 
@@ -46,6 +46,12 @@ def _memory(name: str, way: str, device: str) -> float:
     a = torch.randn(512, 512, device=device, requires_grad=True)
     (a @ a).sum().backward()  # what a first product and a first backward pass reserve is nobody's own
     return extra_megabytes(call, device=device)
+
+
+def _seconds(case: Case, device: str) -> tuple[float, float, float]:
+    taken, ratio = seconds(case.make(device), device=device, rounds=case.rounds)
+    first, second, *_ = taken.values()
+    return first, second, ratio
 
 
 def _table(cases: list[Case], device: str) -> None:
@@ -64,13 +70,12 @@ def _table(cases: list[Case], device: str) -> None:
 def _line(case: Case, device: str, environment: dict[str, str], title: str = "") -> None:
     run = [os.path.abspath(__file__), "--device", device, "--threads", str(torch.get_num_threads())]
     if environment:
-        first, second, *_ = map(float, in_a_process(*run, "--ratio", case.name, **environment).split())
+        first, second, ratio = map(float, in_a_process(*run, "--ratio", case.name, **environment).split())
         megabytes = []
     else:
-        first, second, *_ = seconds(case.make(device), device=device, rounds=case.rounds).values()
+        first, second, ratio = _seconds(case, device)
         ways = list(case.make(device))[:2]
         megabytes = [float(in_a_process(*run, "--memory", case.name, way)) for way in ways]
-    ratio = first / second
     kept = [] if case.time is None or environment else [(ratio <= case.time, f"{case.time:.3g}x")]
     if case.megabytes is not None and megabytes:
         kept.append((megabytes[0] <= case.megabytes, f"{case.megabytes:g} MB"))

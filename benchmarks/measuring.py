@@ -14,10 +14,11 @@ Call = Callable[[], object]
 
 
 def seconds(
-    calls: dict[str, Call], *, device: str, at_least: float = 0.6, rounds: int = 7
-) -> dict[str, float]:
-    """Return the median seconds of each call, measured in turns so that a slow moment slows all of them.
+    calls: dict[str, Call], *, device: str, at_least: float = 1.0, rounds: int = 7
+) -> tuple[dict[str, float], float]:
+    """Return the median seconds of each call, and the median over rounds of first / second.
 
+    The calls take turns, so that a slow moment slows all of them; a ratio is taken within a round.
     Every round runs each call as often as fills ``at_least / rounds`` seconds, and counts its mean.
     """
     repeats = {}
@@ -29,7 +30,9 @@ def seconds(
     for _ in range(rounds):
         for name, call in calls.items():
             taken[name].append(_timed(call, repeats[name], device))
-    return {name: statistics.median(values) for name, values in taken.items()}
+    first, second, *_ = taken.values()
+    ratios = [one / other for one, other in zip(first, second, strict=True)]
+    return {name: statistics.median(values) for name, values in taken.items()}, statistics.median(ratios)
 
 
 def _timed(call: Call, repeats: int, device: str) -> float:
@@ -96,7 +99,7 @@ def roofline(device: str) -> dict[str, float]:
     q, k = (torch.randn(8, 1024, 64, device=device) for _ in range(2))
     s = torch.empty(8, 1024, 1024, device=device)
     big, copy = (torch.zeros(1 << 26, device=device) for _ in range(2))
-    taken = seconds(
+    taken, _ = seconds(
         {
             "square": lambda: torch.mm(a, b, out=out),
             "scores": lambda: torch.bmm(q, k.mT, out=s),

@@ -45,7 +45,9 @@ def tiled(
     if enable_gqa:
         groups = query.shape[-3] // key.shape[-3]
         key, value = (x.repeat_interleave(groups, dim=-3) for x in (key, value))
-    leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    leading = query.shape[:-2]
+    if not leading == key.shape[:-2] == value.shape[:-2]:
+        leading = torch.broadcast_shapes(leading, key.shape[:-2], value.shape[:-2])  # imports 30 MB of sympy
     wide = torch.promote_types(torch.promote_types(query.dtype, value.dtype), torch.float32)
     q, k, v = (
         x.to(wide).expand(*leading, *x.shape[-2:]).reshape(math.prod(leading), *x.shape[-2:])
