@@ -4,9 +4,9 @@
     python benchmarks/attention.py --only tiled        # the cases whose names contain this
     python benchmarks/attention.py --device cuda
 
-Each line compares two ways in one process and one run, in turns; the ratio is the median over
-the turns of first / second. Extra memory is measured in a fresh process for each way. Nothing fails: a line says whether
-it reached what was promised of it.
+Each line compares two ways in one process and one run, in turns; the ratio is the median over the
+turns of first / second. Extra memory is measured in a fresh process for each way. Nothing fails: a
+line says whether it reached what was promised of it.
 """
 
 import argparse
