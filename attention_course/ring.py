@@ -348,8 +348,8 @@ def pass_on(
     """Start sending to the next process and receiving from the one before; call the result to wait.
 
     The tensors must be contiguous, of the same shapes and dtypes everywhere, and stay as they are until
-    that call. Different values of ``tag`` keep apart what is under way at the same time. A single process gets
-    its own back.
+    that call. Different values of ``tag`` keep apart what is under way at the same time. A single
+    process gets its own back.
     """
     rank, world = _place(group)
     if world == 1:
