@@ -101,6 +101,14 @@ class TestTiled:
         assert got.dtype == dtype
         torch.testing.assert_close(got.double(), want, rtol=torch.finfo(dtype).eps, atol=1e-3)
 
+    def test_scores_beyond_float16_are_held_in_float32(self):
+        query, key, value = (x.half().detach() for x in draw((1,), 6, 7, 16, 4))
+        inputs = 200 * query, 200 * key, value
+        assert (inputs[0] @ inputs[1].mT).isinf().any()  # what float16 makes of such products
+        got = scaled_dot_product_attention(*inputs, scale=1.0, backend="tiled")
+        want = scaled_dot_product_attention(*(x.double() for x in inputs), scale=1.0, backend="reference")
+        torch.testing.assert_close(got.double(), want, rtol=2e-3, atol=2e-3)
+
     def test_huge_scores_overflow_nowhere(self, small_tiles):
         query, key, value = draw((1,), 4, 12, 4, 4)
         options = {"is_causal": True, "scale": 1e4}
