@@ -7,6 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from attention_course.attention import attention_weights, scaled_dot_product_attention
+from attention_course.kernels.row import Linear
 
 
 @runtime_checkable
@@ -59,10 +60,10 @@ class MultiHeadAttention(nn.Module):
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
         self.dropout = dropout
         d_k = d_model // num_heads
-        self.query_projection = nn.Linear(d_model, num_heads * d_k, bias=bias)
-        self.key_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
-        self.value_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
-        self.output_projection = nn.Linear(num_heads * d_k, d_model, bias=bias)
+        self.query_projection = Linear(d_model, num_heads * d_k, bias=bias)
+        self.key_projection = Linear(d_model, num_kv_heads * d_k, bias=bias)
+        self.value_projection = Linear(d_model, num_kv_heads * d_k, bias=bias)
+        self.output_projection = Linear(num_heads * d_k, d_model, bias=bias)
 
     def forward(
         self,

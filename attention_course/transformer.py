@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from attention_course import masks
 from attention_course.heads import Cache, MultiHeadAttention
+from attention_course.kernels.row import Linear
 from attention_course.positions import Learned, Sinusoidal
 from attention_course.seq2seq import EncoderDecoder
 
@@ -36,8 +37,8 @@ class FeedForward(nn.Module):
         super().__init__()
         if d_ff < 1:
             raise ValueError(f"d_ff must be at least 1, got {d_ff}")
-        self.inner = nn.Linear(d_model, d_ff)
-        self.outer = nn.Linear(d_ff, d_model)
+        self.inner = Linear(d_model, d_ff)
+        self.outer = Linear(d_ff, d_model)
         self.activation = activation
 
     def forward(self, x: Float[Tensor, "... T d_model"]) -> Float[Tensor, "... T d_model"]:
@@ -513,7 +514,7 @@ def t5_like(num_tokens: int, **sizes: int) -> Transformer:
 
 
 def _output(embedding: Embedding, tied: bool) -> nn.Linear:
-    output = nn.Linear(embedding.table.embedding_dim, embedding.table.num_embeddings, bias=False)
+    output = Linear(embedding.table.embedding_dim, embedding.table.num_embeddings, bias=False)
     if tied:
         output.weight = embedding.table.weight  # one parameter with two uses (Press and Wolf 2017)
     return output

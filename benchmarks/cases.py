@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from attention_course import decoding
 from attention_course.attention import scaled_dot_product_attention
 from attention_course.heads import MultiHeadAttention
+from attention_course.lab.cost import plain
 from attention_course.masks import window as window_mask
 from attention_course.scores import Additive
 from attention_course.transformer import gpt_like
@@ -58,17 +59,6 @@ WAYS = {"forward": _forward_only, "forward and backward": _both_ways}
 def _qkv(device: str, T: int, d: int = 64, dtype: torch.dtype = torch.float32, H: int = 8) -> list[Tensor]:
     generator = torch.Generator(device).manual_seed(0)
     return [torch.randn(1, H, T, d, device=device, dtype=dtype, generator=generator) for _ in range(3)]
-
-
-def _naive(query: Tensor, key: Tensor, value: Tensor, *, is_causal: bool) -> Tensor:
-    """The formula, step by step, every table a new tensor."""
-    scores = (query * query.shape[-1] ** -0.5) @ key.mT
-    if is_causal:
-        T = scores.shape[-1]
-        scores = scores.masked_fill(
-            torch.ones(T, T, dtype=torch.bool, device=scores.device).triu(1), -torch.inf
-        )
-    return scores.softmax(-1) @ value
 
 
 def _against_torch(backend: str, T: int, way: str, is_causal: bool) -> Callable[[str], dict[str, Call]]:
@@ -161,7 +151,7 @@ def _naive_against_torch(T: int, way: str, is_causal: bool) -> Callable[[str], d
         inputs = _qkv(device, T)
         theirs = partial(F.scaled_dot_product_attention, is_causal=is_causal)
         return {
-            "naive": WAYS[way](partial(_naive, is_causal=is_causal), *inputs),
+            "naive": WAYS[way](partial(plain, is_causal=is_causal), *inputs),
             "torch": WAYS[way](theirs, *inputs),
         }
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from attention_course.lab.memory import of_process
+
 Call = Callable[[], object]
 
 
@@ -64,17 +66,9 @@ def extra_megabytes(call: Call, *, device: str) -> float:
         torch.cuda.synchronize()
         return (torch.cuda.max_memory_allocated() - before) / 1e6
     Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew from what is held now
-    before = _status("VmRSS") - _status("RssFile")
+    before = of_process("VmRSS") - of_process("RssFile")
     call()
-    return (_status("VmHWM") - _status("RssFile") - before) / 1e6
-
-
-def _status(field: str) -> int:
-    """Bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"/proc/self/status has no {field}")
+    return (of_process("VmHWM") - of_process("RssFile") - before) / 1e6
 
 
 def in_a_process(program: str, *arguments: str, **environment: str) -> str:

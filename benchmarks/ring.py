@@ -19,7 +19,7 @@ import torch.nn.functional as F
 
 from attention_course import ring
 from attention_course.lab import machines
-from attention_course.lab.memory import LiveBytes
+from attention_course.lab.memory import LiveBytes, of_process
 from attention_course.ring import ring_attention
 
 HEADS, WIDTH = 4, 64
@@ -84,13 +84,13 @@ def forward_and_backward(T: int, dtype: torch.dtype, **options: bool) -> tuple[f
 def memory(lengths: list[int]) -> None:
     world = dist.get_world_size()
     say(f"\nPeak memory of one process, forward and backward, float32, {HEADS} heads of {WIDTH}; MiB")
-    say(f"The process as a whole held {max(everybody(machines.peak_of_process())) / 2**20:.0f} before.")
+    say(f"The process as a whole held {max(everybody(of_process('VmHWM'))) / 2**20:.0f} before.")
     say(f"{'T':>8}{'tensors':>10}{'whole process':>16}{'own q, k, v':>14}{'all scores, once':>19}")
     for T in sorted(lengths):  # the system's peak never falls
         with LiveBytes() as live:
             forward_and_backward(T, torch.float32, is_causal=True, zigzag=True)
         own = 3 * 4 * HEADS * WIDTH * T // world
-        whole = machines.peak_of_process()
+        whole = of_process("VmHWM")
         numbers = [max(everybody(n)) / 2**20 for n in (live.peak, whole, own, 4 * HEADS * T * T)]
         say(f"{T:8}{numbers[0]:10.1f}{numbers[1]:16.0f}{numbers[2]:14.1f}{numbers[3]:19.1f}")
 

@@ -15,10 +15,24 @@ from attention_course.attention import scaled_dot_product_attention
 from attention_course.kernels import additive as additive_module
 from attention_course.kernels.additive import additive_scores
 from attention_course.kernels.online import Partial, merge
+from attention_course.kernels.row import Linear
+from attention_course.transformer import gpt_like
 
 tiled_module = sys.modules["attention_course.kernels.tiled"]  # the package's own name is the function
 
 BOUNDS = {torch.float64: 1e-12, torch.float32: 5e-6}
+
+
+class Operations(TorchDispatchMode):
+    """The names of all operations that ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.__name__)
+        return function(*args, **(kwargs or {}))
 
 
 class Largest(TorchDispatchMode):
@@ -344,3 +358,76 @@ class TestAdditive:
             score(query, key).sum().backward()
         assert largest.numel >= B * T_q * T_k * H
         torch.testing.assert_close(blocked, query.grad)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("two_threads")
+class TestRow:
+    """A layer that shares one row's product among threads, beside ``nn.Linear`` with the same weights."""
+
+    @staticmethod
+    def pair(d_in, d_out, bias=True, dtype=torch.float32):
+        ours = Linear(d_in, d_out, bias=bias, dtype=dtype)
+        theirs = torch.nn.Linear(d_in, d_out, bias=bias, dtype=dtype)
+        theirs.load_state_dict(ours.state_dict())
+        return ours, theirs
+
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("shape", [(512,), (1, 512), (1, 1, 512)])
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+    def test_one_row_is_shared_and_comes_out_the_same(self, shape, bias, dtype):
+        ours, theirs = self.pair(512, 256, bias, dtype)
+        x = torch.randn(shape, dtype=dtype)
+        mine, yours = x.clone().requires_grad_(), x.clone().requires_grad_()
+        with Operations() as seen:
+            out = ours(mine)
+        assert any("bmm" in name for name in seen.names)
+        rounding = 2e-2 if dtype == torch.bfloat16 else 1e-5
+        close = {"rtol": rounding, "atol": rounding}
+        expected = theirs(yours)
+        assert out.shape == expected.shape and out.dtype == dtype
+        torch.testing.assert_close(out, expected, **close)
+        d_out = torch.randn_like(out)
+        gradients = torch.autograd.grad(out, (mine, *ours.parameters()), d_out)
+        for one, other in zip(
+            gradients, torch.autograd.grad(expected, (yours, *theirs.parameters()), d_out), strict=True
+        ):
+            torch.testing.assert_close(one, other, **close)
+
+    @pytest.mark.parametrize(
+        ("d_in", "d_out", "shape"),
+        [(512, 256, (2, 512)), (512, 257, (1, 512)), (64, 64, (1, 64))],
+        ids=["two rows", "does not divide", "small"],
+    )
+    def test_anything_else_is_left_to_torch(self, d_in, d_out, shape):
+        ours, theirs = self.pair(d_in, d_out)
+        x = torch.randn(shape)
+        with Operations() as seen:
+            out = ours(x)
+        assert not any("bmm" in name for name in seen.names)
+        assert torch.equal(out, theirs(x))
+
+    def test_one_thread_shares_nothing(self):
+        torch.set_num_threads(1)
+        ours, theirs = self.pair(512, 256)
+        x = torch.randn(1, 512)
+        assert torch.equal(ours(x), theirs(x))
+
+    def test_a_wrong_width_is_refused_as_by_torch(self, unchecked):
+        ours, _ = self.pair(512, 256)
+        for wrong in (torch.randn(511), torch.randn(2, 256), torch.randn(512, 1)):
+            with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|size mismatch"):
+                ours(wrong)
+
+    def test_every_map_of_a_language_model_is_one(self):
+        model = gpt_like(16, 8, num_layers=1, d_model=8, num_heads=2, d_ff=16)
+        maps = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        assert len(maps) == 7  # query, key, value, output; inner, outer; logits
+        assert all(type(module) is Linear for module in maps)

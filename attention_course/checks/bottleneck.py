@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 from attention_course.lab.pairs import BOS, EOS, PAD
 
@@ -17,15 +18,6 @@ NAME = "01_bottleneck"
 
 
 # Drawing inputs -------------------------------------------------------------------------------
-
-
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int, most: int = 20) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0 unless told, that can be followed by hand."""
-    return torch.randint(-most, most + 1, shape, generator=generator).to(torch.float32) / 10
 
 
 def _targets(generator: Generator, T: int, *words: int, vocabulary: int = 30) -> Tensor:
@@ -72,14 +64,14 @@ SUMMARY = Exercise(
     reference=_summary,
     returns=("summary",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3, 4), torch.tensor([2, 3]))),
-        Case("batch", lambda g: (_normal(g, 4, 6, 6), torch.tensor([3, 6, 1, 5]))),
+        Case("one decimal", lambda g: (tenths(g, 2, 3, 4), torch.tensor([2, 3]))),
+        Case("batch", lambda g: (normal(g, 4, 6, 6), torch.tensor([3, 6, 1, 5]))),
         Case(
             "room behind every sentence, float64",
-            lambda g: (_normal(g, 3, 7, 4, dtype=torch.float64), torch.tensor([4, 2, 5])),
+            lambda g: (normal(g, 3, 7, 4, dtype=torch.float64), torch.tensor([4, 2, 5])),
         ),
-        Case("one word each", lambda g: (_normal(g, 3, 1, 4), torch.tensor([1, 1, 1]))),
-        Case("gradient", lambda g: (_normal(g, 3, 5, 8), torch.tensor([5, 2, 4])), gradient=True),
+        Case("one word each", lambda g: (normal(g, 3, 1, 4), torch.tensor([1, 1, 1]))),
+        Case("gradient", lambda g: (normal(g, 3, 5, 8), torch.tensor([5, 2, 4])), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -315,7 +307,7 @@ def _mean_of_means(logits: Tensor, target: Tensor) -> Tensor:
 
 def _large_logits(generator: Generator) -> tuple[Tensor, Tensor]:
     """Some words stand 200 above the rest: in float32 the probability of the rest is 0."""
-    logits, target = _normal(generator, 2, 3, 4, 6), _targets(generator, 4, 3, 1, 2, vocabulary=6)
+    logits, target = normal(generator, 2, 3, 4, 6), _targets(generator, 4, 3, 1, 2, vocabulary=6)
     logits[0, ..., PAD] += 200
     logits[1, 0, :, BOS] += 200
     return logits, target
@@ -333,23 +325,23 @@ TOKEN_LOSS = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 1, 2, 3, 5), _targets(g, 3, 2, 0, vocabulary=5)),
+            lambda g: (tenths(g, 1, 2, 3, 5), _targets(g, 3, 2, 0, vocabulary=5)),
         ),
         Case(
             "three runs",
-            lambda g: (_normal(g, 3, 4, 6, 9), _targets(g, 6, 2, 5, 0, 3, vocabulary=9)),
+            lambda g: (normal(g, 3, 4, 6, 9), _targets(g, 6, 2, 5, 0, 3, vocabulary=9)),
         ),
         Case(
             "no padding, float64",
             lambda g: (
-                _normal(g, 2, 3, 4, 7, dtype=torch.float64),
+                normal(g, 2, 3, 4, 7, dtype=torch.float64),
                 _targets(g, 4, 3, 3, 3, vocabulary=7),
             ),
         ),
         Case("large logits", _large_logits),
         Case(
             "gradient",
-            lambda g: (_normal(g, 2, 3, 5, 6), _targets(g, 5, 4, 1, 2, vocabulary=6)),
+            lambda g: (normal(g, 2, 3, 5, 6), _targets(g, 5, 4, 1, 2, vocabulary=6)),
             gradient=True,
         ),
     ),
@@ -487,8 +479,8 @@ def _look_back_in_place(scores: Tensor, states: Tensor, lengths: Tensor) -> tupl
 def _scores_states(
     generator: Generator, T: int, d: int, *lengths: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
-    scores = _normal(generator, len(lengths), T, dtype=dtype)
-    return scores, _normal(generator, len(lengths), T, d, dtype=dtype), torch.tensor(lengths)
+    scores = normal(generator, len(lengths), T, dtype=dtype)
+    return scores, normal(generator, len(lengths), T, d, dtype=dtype), torch.tensor(lengths)
 
 
 def _far_below(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -509,7 +501,7 @@ LOOK_BACK = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 2, 3), _tenths(g, 2, 3, 2), torch.tensor([2, 3])),
+            lambda g: (tenths(g, 2, 3), tenths(g, 2, 3, 2), torch.tensor([2, 3])),
         ),
         Case("batch", lambda g: _scores_states(g, 6, 5, 3, 6, 1, 5)),
         Case(
@@ -693,7 +685,7 @@ def _step_inputs(
     """Small words and states, so that no tanh is saturated; a v large enough to choose."""
     shapes = ((B, T_q, d), (B, d), (B, T_k, d), (d,))
     scales = (0.5, 0.5, 0.5, 2.0)
-    drawn = (_normal(generator, *shape, dtype=dtype) for shape in shapes)
+    drawn = (normal(generator, *shape, dtype=dtype) for shape in shapes)
     return tuple(one * scale for one, scale in zip(drawn, scales, strict=True))
 
 
@@ -710,8 +702,8 @@ DECODE = Exercise(
         Case(
             "one decimal",
             lambda g: (
-                *(_tenths(g, *shape, most=9) for shape in ((1, 2, 2), (1, 2), (1, 3, 2))),
-                _tenths(g, 2),
+                *(tenths(g, *shape, most=9) for shape in ((1, 2, 2), (1, 2), (1, 3, 2))),
+                tenths(g, 2),
             ),
         ),
         Case("batch", lambda g: _step_inputs(g, 3, 5, 6, 4)),

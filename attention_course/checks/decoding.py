@@ -11,26 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import integer, normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "09_decoding"
 
 
 # Drawing inputs -------------------------------------------------------------------------------
-
-
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
-def _integer(generator: Generator, low: int, high: int) -> Tensor:
-    """One integer from ``low`` to ``high``, both included, as a tensor without axes."""
-    return torch.randint(low, high + 1, (), generator=generator)
 
 
 # 1. Writing into a cache ----------------------------------------------------------------------
@@ -73,15 +60,15 @@ def _rows(
     T: int,
     d_k: int,
     low: int,
-    draw: Callable[..., Tensor] = _normal,
+    draw: Callable[..., Tensor] = normal,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A store with room for ``room`` rows, T new rows, and how many lie in it, from ``low`` on."""
-    length = _integer(generator, low, room - T - 1)
+    length = integer(generator, low, room - T - 1)
     return draw(generator, *leading, room, d_k), draw(generator, *leading, T, d_k), length
 
 
 def _double(generator: Generator, *shape: int) -> Tensor:
-    return _normal(generator, *shape, dtype=torch.float64)
+    return normal(generator, *shape, dtype=torch.float64)
 
 
 APPEND = Exercise(
@@ -93,11 +80,11 @@ APPEND = Exercise(
     reference=_append,
     returns=("after",),
     cases=(
-        Case("one decimal", lambda g: _rows(g, (), 6, 1, 2, 2, _tenths)),
+        Case("one decimal", lambda g: _rows(g, (), 6, 1, 2, 2, tenths)),
         Case("batch and heads", lambda g: _rows(g, (2, 3), 9, 2, 4, 3)),
         Case("as many heads as rows", lambda g: _rows(g, (2, 7), 7, 1, 4, 2)),
         Case("several rows, float64", lambda g: _rows(g, (2, 2), 12, 4, 3, 3, _double)),
-        Case("empty", lambda g: (_normal(g, 2, 5, 3), _normal(g, 2, 2, 3), torch.tensor(0))),
+        Case("empty", lambda g: (normal(g, 2, 5, 3), normal(g, 2, 2, 3), torch.tensor(0))),
         Case("gradient", lambda g: _rows(g, (2,), 8, 2, 3, 2), gradient=True),
     ),
     mistakes=(
@@ -263,7 +250,7 @@ def _tokens(
     T: int,
     d_k: int,
     d_v: int,
-    draw: Callable[..., Tensor] = _normal,
+    draw: Callable[..., Tensor] = normal,
 ) -> tuple[Tensor, ...]:
     """query, key, value of T new tokens; keys and values of ``past`` old ones."""
     widths = ((T, d_k), (T, d_k), (T, d_v), (past, d_k), (past, d_v))
@@ -281,7 +268,7 @@ ATTEND_CACHED = Exercise(
     distributions=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
-        Case("one decimal", lambda g: _tokens(g, (), 3, 2, 4, 5, _tenths)),
+        Case("one decimal", lambda g: _tokens(g, (), 3, 2, 4, 5, tenths)),
         Case("batch and heads", lambda g: _tokens(g, (2, 3), 5, 4, 8, 6)),
         Case("one new token", lambda g: _tokens(g, (2, 2), 6, 1, 4, 3)),
         Case("as many new as old, float64", lambda g: _tokens(g, (2, 3), 4, 4, 16, 8, _double)),
@@ -481,7 +468,7 @@ def _distribution(
 ) -> tuple[Tensor, Tensor]:
     """Logits whose rows are peaked to different degrees, and a p that no sum of them comes near."""
     sharp = torch.rand(*shape[:-1], 1, generator=generator, dtype=torch.float64) * 2 + 0.7
-    logits = (_normal(generator, *shape, dtype=torch.float64) * sharp).to(dtype)
+    logits = (normal(generator, *shape, dtype=torch.float64) * sharp).to(dtype)
     sums = logits.double().softmax(-1).sort(descending=True).values.cumsum(-1)
     candidates = torch.rand(50, generator=generator, dtype=torch.float64) * 0.3 + 0.6
     gaps = (sums[..., None] - candidates).abs().flatten(0, -2).amin(0)
@@ -502,7 +489,7 @@ NUCLEUS = Exercise(
         Case("batch", lambda g: _distribution(g, 3, 12)),
         Case("two axes in front", lambda g: _distribution(g, 2, 3, 9)),
         Case("forty tokens, float64", lambda g: _distribution(g, 4, 40, dtype=torch.float64)),
-        Case("one token is enough", lambda g: (_normal(g, 2, 6) + 9 * torch.eye(6)[1:3], torch.tensor(0.5))),
+        Case("one token is enough", lambda g: (normal(g, 2, 6) + 9 * torch.eye(6)[1:3], torch.tensor(0.5))),
         Case("gradient", lambda g: _distribution(g, 2, 8), gradient=True),
     ),
     mistakes=(
@@ -651,7 +638,7 @@ def _held_truncated(last: Tensor, window: Tensor) -> Tensor:
 
 def _ring_drawn(generator: Generator, *shape: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
     """Queries at most ``window`` - 1 tokens before the last one that was written."""
-    window = _integer(generator, 4, 7)
+    window = integer(generator, 4, 7)
     last = torch.randint(0, most, shape, generator=generator)
     # Everywhere: a ring that is not full yet, one that is, and queries that are not the last.
     last[..., 0], last[..., -1] = 1, most
@@ -673,13 +660,13 @@ RING = Exercise(
             "window of 4",
             lambda g: (
                 torch.tensor([2, 5, 9]),
-                torch.tensor([2, 5, int(_integer(g, 6, 8))]),
+                torch.tensor([2, 5, int(integer(g, 6, 8))]),
                 torch.tensor(4),
             ),
         ),
         Case("batch", lambda g: _ring_drawn(g, 2, 5, most=20)),
         Case("three axes", lambda g: _ring_drawn(g, 2, 3, 4, most=60)),
-        Case("long text", lambda g: _ring_drawn(g, 3, 4, most=int(_integer(g, 1000, 2000)))),
+        Case("long text", lambda g: _ring_drawn(g, 3, 4, most=int(integer(g, 1000, 2000)))),
     ),
     mistakes=(
         Mistake(

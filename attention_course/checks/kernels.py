@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "08_kernels"
@@ -23,22 +24,13 @@ BLOCK = 4
 # Drawing inputs -------------------------------------------------------------------------------
 
 
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
 def _state(
     generator: Generator, *shape: int, d_v: int, around: float = 0.0, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
     """A running maximum [...], a sum of at least 1, as it must be, and an answer [..., d_v]."""
-    m = around + _normal(generator, *shape, dtype=dtype)
-    l = 1 + _normal(generator, *shape, dtype=dtype).abs()
-    return m, l, _normal(generator, *shape, d_v, dtype=dtype)
+    m = around + normal(generator, *shape, dtype=dtype)
+    l = 1 + normal(generator, *shape, dtype=dtype).abs()
+    return m, l, normal(generator, *shape, d_v, dtype=dtype)
 
 
 def _nothing_yet(*shape: int, d_v: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -107,44 +99,44 @@ STEP = Exercise(
         Case(
             "one decimal",
             lambda g: (
-                _tenths(g, 2),
-                1 + _tenths(g, 2).abs(),
-                _tenths(g, 2, 2),
-                _tenths(g, 2, 3),
-                _tenths(g, 3, 2),
+                tenths(g, 2),
+                1 + tenths(g, 2).abs(),
+                tenths(g, 2, 2),
+                tenths(g, 2, 3),
+                tenths(g, 3, 2),
             ),
         ),
         Case(
             "the first block",
-            lambda g: (*_nothing_yet(3, d_v=2), _normal(g, 3, 4), _normal(g, 4, 2)),
+            lambda g: (*_nothing_yet(3, d_v=2), normal(g, 3, 4), normal(g, 4, 2)),
         ),
         Case(
             "a louder block",
-            lambda g: (*_state(g, 3, d_v=2), 4 + _normal(g, 3, 5), _normal(g, 5, 2)),
+            lambda g: (*_state(g, 3, d_v=2), 4 + normal(g, 3, 5), normal(g, 5, 2)),
         ),
         Case(
             "a quieter block",
-            lambda g: (*_state(g, 3, d_v=2, around=4.0), _normal(g, 3, 5), _normal(g, 5, 2)),
+            lambda g: (*_state(g, 3, d_v=2, around=4.0), normal(g, 3, 5), normal(g, 5, 2)),
         ),
         Case(
             "batch and heads",
-            lambda g: (*_state(g, 2, 3, 4, d_v=5), _normal(g, 2, 3, 4, 6), _normal(g, 2, 3, 6, 5)),
+            lambda g: (*_state(g, 2, 3, 4, d_v=5), normal(g, 2, 3, 4, 6), normal(g, 2, 3, 6, 5)),
         ),
         Case(
             "some keys hidden",
-            lambda g: (*_state(g, 4, d_v=2), _some_hidden(_normal(g, 4, 6)), _normal(g, 6, 2)),
+            lambda g: (*_state(g, 4, d_v=2), _some_hidden(normal(g, 4, 6)), normal(g, 6, 2)),
         ),
         Case(
             "scores in the hundreds, float64",
             lambda g: (
                 *_state(g, 2, 3, d_v=2, around=900.0, dtype=torch.float64),
-                900 + _normal(g, 2, 3, 4, dtype=torch.float64),
-                _normal(g, 2, 4, 2, dtype=torch.float64),
+                900 + normal(g, 2, 3, 4, dtype=torch.float64),
+                normal(g, 2, 4, 2, dtype=torch.float64),
             ),
         ),
         Case(
             "gradient",
-            lambda g: (*_state(g, 2, 3, d_v=2), _normal(g, 2, 3, 4), _normal(g, 2, 4, 2)),
+            lambda g: (*_state(g, 2, 3, d_v=2), normal(g, 2, 3, 4), normal(g, 2, 4, 2)),
             gradient=True,
         ),
     ),
@@ -300,8 +292,8 @@ def _parts(
         tensor
         for _ in range(2)
         for tensor in (
-            _normal(generator, *shape, d_v, dtype=dtype),
-            around + _normal(generator, *shape, dtype=dtype),
+            normal(generator, *shape, d_v, dtype=dtype),
+            around + normal(generator, *shape, dtype=dtype),
         )
     )
 
@@ -324,7 +316,7 @@ MERGE = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 2, 2), 3 + _tenths(g, 2), _tenths(g, 2, 2), 3 + _tenths(g, 2)),
+            lambda g: (tenths(g, 2, 2), 3 + tenths(g, 2), tenths(g, 2, 2), 3 + tenths(g, 2)),
         ),
         Case("batch and heads", lambda g: _parts(g, 2, 3, 4, d_v=5)),
         Case("as many queries as values are wide", lambda g: _parts(g, 4, d_v=4)),
@@ -465,8 +457,8 @@ def _block_of_queries(
     size: float = 1.0,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
-    query, key = size * _normal(g, *leading, T_q, 6, dtype=dtype), _normal(g, *leading, T_k, 6, dtype=dtype)
-    return query, key, _normal(g, *leading, T_k, 3, dtype=dtype), torch.tensor(start)
+    query, key = size * normal(g, *leading, T_q, 6, dtype=dtype), normal(g, *leading, T_k, 6, dtype=dtype)
+    return query, key, normal(g, *leading, T_k, 3, dtype=dtype), torch.tensor(start)
 
 
 def _rows_blocks(T_q: int, T_k: int, start: int) -> range:
@@ -485,7 +477,7 @@ ATTEND_BLOCK = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 2, 4), _tenths(g, 6, 4), _tenths(g, 6, 2), torch.tensor(4)),
+            lambda g: (tenths(g, 2, 4), tenths(g, 6, 4), tenths(g, 6, 2), torch.tensor(4)),
         ),
         Case("the first queries", lambda g: _block_of_queries(g, 3, 12, 0)),
         Case("across the edge of a block", lambda g: _block_of_queries(g, 4, 12, 2)),
@@ -643,11 +635,11 @@ def _after_forward(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
     """What a forward pass over n + 3 keys leaves behind, a slope from above, and n of the keys."""
-    query = size * _normal(g, *leading, T_q, 6, dtype=dtype)
-    key, value = (_normal(g, *leading, n + 3, width, dtype=dtype) for width in (6, d_v))
+    query = size * normal(g, *leading, T_q, 6, dtype=dtype)
+    key, value = (normal(g, *leading, n + 3, width, dtype=dtype) for width in (6, d_v))
     scores = query @ key.mT / math.sqrt(6)
     context, lse = scores.softmax(-1) @ value, scores.logsumexp(-1)
-    slope = _normal(g, *leading, T_q, d_v, dtype=dtype)
+    slope = normal(g, *leading, T_q, d_v, dtype=dtype)
     return query, key[..., 1 : n + 1, :], value[..., 1 : n + 1, :], context, lse, slope
 
 

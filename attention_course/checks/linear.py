@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 from attention_course.linear import elu_plus_one
 
@@ -19,15 +20,6 @@ Three = tuple[Tensor, Tensor, Tensor]
 
 
 # Drawing inputs -------------------------------------------------------------------------------
-
-
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
 
 
 def _tokens(
@@ -40,7 +32,7 @@ def _tokens(
     dtype: torch.dtype = torch.float32,
 ) -> Three:
     shapes = ((T_q, d_k), (T_k, d_k), (T_k, d_v))
-    query, key, value = (_normal(generator, *leading, *shape, dtype=dtype) for shape in shapes)
+    query, key, value = (normal(generator, *leading, *shape, dtype=dtype) for shape in shapes)
     return query, key, value
 
 
@@ -48,8 +40,8 @@ def _state(
     generator: Generator, *leading: int, d_k: int, d_v: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
     """S [..., d_k, d_v] and z [..., d_k] after five tokens."""
-    features = elu_plus_one(_normal(generator, *leading, 5, d_k, dtype=dtype))
-    value = _normal(generator, *leading, 5, d_v, dtype=dtype)
+    features = elu_plus_one(normal(generator, *leading, 5, d_k, dtype=dtype))
+    value = normal(generator, *leading, 5, d_v, dtype=dtype)
     return features.mT @ value, features.sum(-2)
 
 
@@ -122,7 +114,7 @@ LINEAR_ATTENTION = Exercise(
     reference=_linear_attention,
     returns=("context",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 2), _tenths(g, 3, 2), _tenths(g, 3, 4))),
+        Case("one decimal", lambda g: (tenths(g, 2, 2), tenths(g, 3, 2), tenths(g, 3, 4))),
         Case("batch and heads", lambda g: _tokens(g, 2, 3, T_q=4, T_k=5, d_k=6, d_v=3)),
         Case("as many of everything", lambda g: _tokens(g, 2, T_q=4, T_k=4, d_k=4, d_v=4)),
         Case("float64", lambda g: _tokens(g, 2, T_q=3, T_k=7, d_k=2, d_v=5, dtype=torch.float64)),
@@ -284,7 +276,7 @@ def _step_in_place(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tens
 def _step_inputs(
     generator: Generator, *leading: int, d_k: int, d_v: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
-    vectors = (_normal(generator, *leading, width, dtype=dtype) for width in (d_k, d_k, d_v))
+    vectors = (normal(generator, *leading, width, dtype=dtype) for width in (d_k, d_k, d_v))
     return *vectors, *_state(generator, *leading, d_k=d_k, d_v=d_v, dtype=dtype)
 
 
@@ -299,7 +291,7 @@ STEP = Exercise(
     cases=(
         Case(
             "the first token, one decimal",
-            lambda g: (_tenths(g, 2), _tenths(g, 2), _tenths(g, 3), torch.zeros(2, 3), torch.zeros(2)),
+            lambda g: (tenths(g, 2), tenths(g, 2), tenths(g, 3), torch.zeros(2, 3), torch.zeros(2)),
         ),
         Case("one token", lambda g: _step_inputs(g, d_k=4, d_v=3)),
         Case("batch and heads", lambda g: _step_inputs(g, 2, 3, d_k=4, d_v=5)),
@@ -433,7 +425,7 @@ def _blocks(behind: Tensor, stride: Tensor) -> Tensor:
 def _strided_inputs(
     generator: Generator, *leading: int, T: int, stride: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
-    return _normal(generator, *leading, T, T, dtype=dtype), torch.tensor(stride)
+    return normal(generator, *leading, T, T, dtype=dtype), torch.tensor(stride)
 
 
 STRIDED_WEIGHTS = Exercise(
@@ -446,7 +438,7 @@ STRIDED_WEIGHTS = Exercise(
     returns=("weights",),
     distributions=("weights",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 5, 5), torch.tensor(2))),
+        Case("one decimal", lambda g: (tenths(g, 5, 5), torch.tensor(2))),
         Case("batch and heads", lambda g: _strided_inputs(g, 2, 3, T=8, stride=3)),
         Case("stride of 1", lambda g: _strided_inputs(g, 4, T=4, stride=1)),
         Case("stride longer than the text", lambda g: _strided_inputs(g, 2, T=4, stride=6)),
@@ -598,7 +590,7 @@ def _chunk_inputs(
 
 
 def _first_chunk(generator: Generator, T: int, d_k: int, d_v: int) -> tuple[Tensor, ...]:
-    tokens = _tenths(generator, T, d_k), _tenths(generator, T, d_k), _tenths(generator, T, d_v)
+    tokens = tenths(generator, T, d_k), tenths(generator, T, d_k), tenths(generator, T, d_v)
     return *tokens, torch.zeros(d_k, d_v), torch.zeros(d_k)
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "05_masks"
@@ -18,18 +19,9 @@ NAME = "05_masks"
 # Drawing inputs -------------------------------------------------------------------------------
 
 
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
 def _far_below(generator: Generator, *shape: int) -> Tensor:
     """Scores below -1e9, in float64, where they still differ by tenths."""
-    return _tenths(generator, *shape).double() - 2e9
+    return tenths(generator, *shape).double() - 2e9
 
 
 def _real(T: int, *lengths: int) -> Tensor:
@@ -120,12 +112,12 @@ CAUSAL_WEIGHTS = Exercise(
     returns=("weights",),
     distributions=("weights",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 3, 3),)),
-        Case("batch and heads", lambda g: (_normal(g, 2, 3, 5, 5),)),
-        Case("fewer queries than keys", lambda g: (_normal(g, 2, 3, 6),)),
-        Case("one query", lambda g: (_normal(g, 1, 5),)),
+        Case("one decimal", lambda g: (tenths(g, 3, 3),)),
+        Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 5),)),
+        Case("fewer queries than keys", lambda g: (normal(g, 2, 3, 6),)),
+        Case("one query", lambda g: (normal(g, 1, 5),)),
         Case("scores below -1e9, float64", lambda g: (_far_below(g, 4, 4),)),
-        Case("gradient", lambda g: (_normal(g, 3, 4, 4),), gradient=True),
+        Case("gradient", lambda g: (normal(g, 3, 4, 4),), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -254,19 +246,19 @@ PADDING_WEIGHTS = Exercise(
     returns=("weights",),
     distributions=("weights",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 1, 1, 3, 3), _real(3, 2))),
-        Case("as many queries as keys", lambda g: (_normal(g, 3, 2, 5, 5), _real(5, 5, 3, 1))),
-        Case("cross-attention", lambda g: (_normal(g, 2, 3, 4, 7), _real(7, 6, 2))),
-        Case("as many sentences as heads", lambda g: (_normal(g, 3, 3, 4, 4), _real(4, 4, 1, 2))),
+        Case("one decimal", lambda g: (tenths(g, 1, 1, 3, 3), _real(3, 2))),
+        Case("as many queries as keys", lambda g: (normal(g, 3, 2, 5, 5), _real(5, 5, 3, 1))),
+        Case("cross-attention", lambda g: (normal(g, 2, 3, 4, 7), _real(7, 6, 2))),
+        Case("as many sentences as heads", lambda g: (normal(g, 3, 3, 4, 4), _real(4, 4, 1, 2))),
         Case(
             "padding in front",
-            lambda g: (_normal(g, 2, 3, 5, 5), _real(5, 3, 4).flip(-1).long()),
+            lambda g: (normal(g, 2, 3, 5, 5), _real(5, 3, 4).flip(-1).long()),
         ),
         Case(
             "scores below -1e9, float64",
             lambda g: (_far_below(g, 2, 3, 4, 4), _real(4, 2, 3)),
         ),
-        Case("gradient", lambda g: (_normal(g, 2, 3, 4, 6), _real(6, 4, 6).long()), gradient=True),
+        Case("gradient", lambda g: (normal(g, 2, 3, 4, 6), _real(6, 4, 6).long()), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -398,17 +390,17 @@ SAFE_SOFTMAX = Exercise(
     reference=_safe_softmax,
     returns=("weights",),
     cases=(
-        Case("one decimal", lambda g: (_with_blind_rows(_tenths(g, 3, 3), 2, 0, 3),)),
-        Case("nobody is blind", lambda g: (_normal(g, 4, 5),)),
+        Case("one decimal", lambda g: (_with_blind_rows(tenths(g, 3, 3), 2, 0, 3),)),
+        Case("nobody is blind", lambda g: (normal(g, 4, 5),)),
         Case(
             "batch and heads, float64",
-            lambda g: (_with_blind_rows(_normal(g, 2, 3, 4, 6, dtype=torch.float64), 0, 1, 6, 0),),
+            lambda g: (_with_blind_rows(normal(g, 2, 3, 4, 6, dtype=torch.float64), 0, 1, 6, 0),),
         ),
-        Case("keys nobody sees", lambda g: (_with_blind_rows(_normal(g, 3, 4), 2, 0, 1),)),
-        Case("large scores", lambda g: (_with_blind_rows(_tenths(g, 3, 4) + 1e4, 4, 0, 2),)),
+        Case("keys nobody sees", lambda g: (_with_blind_rows(normal(g, 3, 4), 2, 0, 1),)),
+        Case("large scores", lambda g: (_with_blind_rows(tenths(g, 3, 4) + 1e4, 4, 0, 2),)),
         Case(
             "gradient",
-            lambda g: (_with_blind_rows(_normal(g, 4, 5), 3, 0, 5, 1),),
+            lambda g: (_with_blind_rows(normal(g, 4, 5), 3, 0, 5, 1),),
             gradient=True,
         ),
     ),
@@ -492,46 +484,46 @@ DECODER_ATTENTION = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (*(_tenths(g, 1, 1, 3, 4) for _ in range(2)), _tenths(g, 1, 1, 3, 2), _real(3, 2)),
+            lambda g: (*(tenths(g, 1, 1, 3, 4) for _ in range(2)), tenths(g, 1, 1, 3, 2), _real(3, 2)),
         ),
         Case(
             "padding behind",
             lambda g: (
-                *(_normal(g, 3, 2, 5, 8) for _ in range(2)),
-                _normal(g, 3, 2, 5, 4),
+                *(normal(g, 3, 2, 5, 8) for _ in range(2)),
+                normal(g, 3, 2, 5, 4),
                 _real(5, 5, 3, 1),
             ),
         ),
         Case(
             "padding in front, float64",
             lambda g: (
-                *(_normal(g, 2, 3, 5, 8, dtype=torch.float64) for _ in range(2)),
-                _normal(g, 2, 3, 5, 4, dtype=torch.float64),
+                *(normal(g, 2, 3, 5, 8, dtype=torch.float64) for _ in range(2)),
+                normal(g, 2, 3, 5, 4, dtype=torch.float64),
                 _real(5, 3, 4).flip(-1).long(),
             ),
         ),
         Case(
             "two new words after four",
             lambda g: (
-                _normal(g, 2, 3, 2, 8),
-                _normal(g, 2, 3, 6, 8),
-                _normal(g, 2, 3, 6, 4),
+                normal(g, 2, 3, 2, 8),
+                normal(g, 2, 3, 6, 8),
+                normal(g, 2, 3, 6, 4),
                 _real(6, 6, 4).flip(-1),
             ),
         ),
         Case(
             "as many sentences as heads",
             lambda g: (
-                *(_normal(g, 3, 3, 4, 8) for _ in range(2)),
-                _normal(g, 3, 3, 4, 5),
+                *(normal(g, 3, 3, 4, 8) for _ in range(2)),
+                normal(g, 3, 3, 4, 5),
                 _real(4, 4, 2, 3).flip(-1),
             ),
         ),
         Case(
             "gradient",
             lambda g: (
-                *(_normal(g, 2, 2, 4, 6) for _ in range(2)),
-                _normal(g, 2, 2, 4, 3),
+                *(normal(g, 2, 2, 4, 6) for _ in range(2)),
+                normal(g, 2, 2, 4, 3),
                 _real(4, 2, 3).flip(-1).long(),
             ),
             gradient=True,

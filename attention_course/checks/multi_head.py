@@ -7,6 +7,7 @@ drawn so that queries and keys have variance about 1: no softmax is saturated, a
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import halves, normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "04_multi_head"
@@ -18,24 +19,10 @@ NUM_HEADS = 3
 # Drawing inputs -------------------------------------------------------------------------------
 
 
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
-def _halves(generator: Generator, *shape: int) -> Tensor:
-    """-0.5, 0.0 and 0.5."""
-    return torch.randint(-1, 2, shape, generator=generator).to(torch.float32) / 2
-
-
 def _heads(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """[..., heads, length, width], laid out in memory as split heads are: not contiguous."""
     *leading, heads, length, width = shape
-    return _normal(generator, *leading, length, heads, width, dtype=dtype).transpose(-2, -3)
+    return normal(generator, *leading, length, heads, width, dtype=dtype).transpose(-2, -3)
 
 
 # 1. Splitting ---------------------------------------------------------------------------------
@@ -68,10 +55,10 @@ SPLIT_HEADS = Exercise(
     reference=_split,
     returns=("heads",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 6),)),
-        Case("batch", lambda g: (_normal(g, 2, 5, 12),)),
-        Case("two leading axes, float64", lambda g: (_normal(g, 2, 4, 5, 21, dtype=torch.float64),)),
-        Case("gradient", lambda g: (_normal(g, 2, 4, 15),), gradient=True),
+        Case("one decimal", lambda g: (tenths(g, 2, 6),)),
+        Case("batch", lambda g: (normal(g, 2, 5, 12),)),
+        Case("two leading axes, float64", lambda g: (normal(g, 2, 4, 5, 21, dtype=torch.float64),)),
+        Case("gradient", lambda g: (normal(g, 2, 4, 15),), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -154,7 +141,7 @@ MERGE_HEADS = Exercise(
     reference=_merge,
     returns=("merged",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3, 4),)),
+        Case("one decimal", lambda g: (tenths(g, 2, 3, 4),)),
         Case("batch", lambda g: (_heads(g, 2, 3, 5, 4),)),
         Case("two leading axes, float64", lambda g: (_heads(g, 2, 3, 4, 5, 6, dtype=torch.float64),)),
         Case("gradient", lambda g: (_heads(g, 2, 4, 5, 3),), gradient=True),
@@ -286,7 +273,7 @@ def _projections(
 ) -> tuple[Tensor, ...]:
     """x, memory and four square weights under which queries and keys have variance about 1."""
     width = x.shape[-1]
-    weights = (_normal(generator, width, width, dtype=torch.float64) / width**0.5 for _ in range(4))
+    weights = (normal(generator, width, width, dtype=torch.float64) / width**0.5 for _ in range(4))
     return (x.to(dtype), memory.to(dtype), *(weight.to(dtype) for weight in weights))
 
 
@@ -302,22 +289,20 @@ MULTI_HEAD_ATTENTION = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 2, 6), _tenths(g, 4, 6), *(_halves(g, 6, 6) for _ in range(4))),
+            lambda g: (tenths(g, 2, 6), tenths(g, 4, 6), *(halves(g, 6, 6) for _ in range(4))),
         ),
-        Case("self-attention", lambda g: _projections(g, *[_normal(g, 5, 12)] * 2)),
-        Case("wide", lambda g: _projections(g, _normal(g, 2, 5, 192), _normal(g, 2, 7, 192))),
+        Case("self-attention", lambda g: _projections(g, *[normal(g, 5, 12)] * 2)),
+        Case("wide", lambda g: _projections(g, normal(g, 2, 5, 192), normal(g, 2, 7, 192))),
         Case(
             "two leading axes, float64",
             lambda g: _projections(
                 g,
-                _normal(g, 2, 4, 5, 12, dtype=torch.float64),
-                _normal(g, 2, 4, 7, 12, dtype=torch.float64),
+                normal(g, 2, 4, 5, 12, dtype=torch.float64),
+                normal(g, 2, 4, 7, 12, dtype=torch.float64),
                 torch.float64,
             ),
         ),
-        Case(
-            "gradient", lambda g: _projections(g, _normal(g, 2, 4, 15), _normal(g, 2, 7, 15)), gradient=True
-        ),
+        Case("gradient", lambda g: _projections(g, normal(g, 2, 4, 15), normal(g, 2, 7, 15)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -478,7 +463,7 @@ def _contributions_whole(context: Tensor, w_output: Tensor) -> Tensor:
 
 
 def _output_weight(generator: Generator, rows: int, columns: int, dtype=torch.float32) -> Tensor:
-    return (_normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
+    return (normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
 
 
 HEAD_CONTRIBUTIONS = Exercise(
@@ -490,7 +475,7 @@ HEAD_CONTRIBUTIONS = Exercise(
     reference=_contributions,
     returns=("contributions",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3, 2), _halves(g, 4, 5))),
+        Case("one decimal", lambda g: (tenths(g, 2, 3, 2), halves(g, 4, 5))),
         Case("batch", lambda g: (_heads(g, 2, 3, 5, 4), _output_weight(g, 12, 7))),
         Case("square W_O", lambda g: (_heads(g, 2, 3, 5, 4), _output_weight(g, 12, 12))),
         Case(
@@ -609,7 +594,7 @@ GROUPED_QUERY_ATTENTION = Exercise(
     returns=("context",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 4, 3, 2), _tenths(g, 2, 5, 2), _tenths(g, 2, 5, 1))),
+        Case("one decimal", lambda g: (tenths(g, 4, 3, 2), tenths(g, 2, 5, 2), tenths(g, 2, 5, 1))),
         Case("multi-query", lambda g: (_heads(g, 2, 4, 5, 8), _heads(g, 2, 1, 7, 8), _heads(g, 2, 1, 7, 6))),
         Case("batch", lambda g: (_heads(g, 2, 6, 5, 8), _heads(g, 2, 2, 7, 8), _heads(g, 2, 2, 7, 9))),
         Case(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import integer, normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "06_positions"
@@ -20,20 +21,6 @@ NUM_HEADS = 2
 
 
 # Drawing inputs -------------------------------------------------------------------------------
-
-
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
-def _integer(generator: Generator, low: int, high: int) -> Tensor:
-    """One integer from ``low`` to ``high``, both included, as a tensor without axes."""
-    return torch.randint(low, high + 1, (), generator=generator)
 
 
 # Frequencies and layouts, right and wrong -----------------------------------------------------
@@ -151,12 +138,12 @@ ADD_POSITIONS = Exercise(
     reference=_add_positions,
     returns=("encoded",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 1, 3, 4),)),
-        Case("batch", lambda g: (_normal(g, 2, 5, 8),)),
-        Case("as many sentences as tokens", lambda g: (_normal(g, 4, 4, 6),)),
-        Case("one token", lambda g: (_normal(g, 3, 1, 6),)),
-        Case("wide, float64", lambda g: (_normal(g, 2, 9, 32, dtype=torch.float64),)),
-        Case("gradient", lambda g: (_normal(g, 2, 3, 6),), gradient=True),
+        Case("one decimal", lambda g: (tenths(g, 1, 3, 4),)),
+        Case("batch", lambda g: (normal(g, 2, 5, 8),)),
+        Case("as many sentences as tokens", lambda g: (normal(g, 4, 4, 6),)),
+        Case("one token", lambda g: (normal(g, 3, 1, 6),)),
+        Case("wide, float64", lambda g: (normal(g, 2, 9, 32, dtype=torch.float64),)),
+        Case("gradient", lambda g: (normal(g, 2, 3, 6),), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -316,14 +303,14 @@ SHIFT = Exercise(
     returns=("shifted",),
     cases=(
         Case("one pair, one step", lambda g: (_sinusoids(g, 3, 2), torch.tensor(1))),
-        Case("batch", lambda g: (_sinusoids(g, 2, 5, 8), _integer(g, 2, 6))),
-        Case("backwards", lambda g: (_sinusoids(g, 4, 6), -_integer(g, 2, 6))),
+        Case("batch", lambda g: (_sinusoids(g, 2, 5, 8), integer(g, 2, 6))),
+        Case("backwards", lambda g: (_sinusoids(g, 4, 6), -integer(g, 2, 6))),
         Case("half a step", lambda g: (_sinusoids(g, 3, 8), torch.tensor(0.5))),
         Case(
             "no sinusoids, float64",
-            lambda g: (_normal(g, 2, 3, 4, 6, dtype=torch.float64), _integer(g, 2, 6)),
+            lambda g: (normal(g, 2, 3, 4, 6, dtype=torch.float64), integer(g, 2, 6)),
         ),
-        Case("gradient", lambda g: (_normal(g, 3, 8), _integer(g, 2, 6)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 3, 8), integer(g, 2, 6)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -481,15 +468,15 @@ ROTATE = Exercise(
     reference=_rotate,
     returns=("rotated",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 3, 4), torch.tensor(0))),
-        Case("batch and heads", lambda g: (_normal(g, 2, 3, 5, 8), torch.tensor(0))),
-        Case("as many heads as tokens", lambda g: (_normal(g, 2, 4, 4, 6), torch.tensor(0))),
-        Case("one new token", lambda g: (_normal(g, 2, 3, 1, 8), _integer(g, 3, 9))),
+        Case("one decimal", lambda g: (tenths(g, 3, 4), torch.tensor(0))),
+        Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 8), torch.tensor(0))),
+        Case("as many heads as tokens", lambda g: (normal(g, 2, 4, 4, 6), torch.tensor(0))),
+        Case("one new token", lambda g: (normal(g, 2, 3, 1, 8), integer(g, 3, 9))),
         Case(
             "three new tokens, float64",
-            lambda g: (_normal(g, 2, 2, 3, 16, dtype=torch.float64), _integer(g, 3, 9)),
+            lambda g: (normal(g, 2, 2, 3, 16, dtype=torch.float64), integer(g, 3, 9)),
         ),
-        Case("gradient", lambda g: (_normal(g, 2, 3, 6), _integer(g, 3, 9)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 2, 3, 6), integer(g, 3, 9)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -624,10 +611,10 @@ TO_HALF = Exercise(
     reference=_to_half,
     returns=("converted",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 12),)),
-        Case("square", lambda g: (_normal(g, 16, 16),)),
-        Case("query and key, float64", lambda g: (_normal(g, 2, 8, 24, dtype=torch.float64),)),
-        Case("gradient", lambda g: (_normal(g, 4, 12),), gradient=True),
+        Case("one decimal", lambda g: (tenths(g, 2, 12),)),
+        Case("square", lambda g: (normal(g, 16, 16),)),
+        Case("query and key, float64", lambda g: (normal(g, 2, 8, 24, dtype=torch.float64),)),
+        Case("gradient", lambda g: (normal(g, 4, 12),), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -735,12 +722,12 @@ ALIBI_WEIGHTS = Exercise(
     returns=("weights",),
     distributions=("weights",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3, 3),)),
-        Case("eight heads", lambda g: (_normal(g, 2, 8, 5, 5),)),
-        Case("as many heads as queries", lambda g: (_normal(g, 2, 4, 4, 4),)),
-        Case("two new queries, float64", lambda g: (_normal(g, 3, 4, 2, 6, dtype=torch.float64),)),
-        Case("one head", lambda g: (_normal(g, 1, 3, 7),)),
-        Case("gradient", lambda g: (_normal(g, 4, 3, 5),), gradient=True),
+        Case("one decimal", lambda g: (tenths(g, 2, 3, 3),)),
+        Case("eight heads", lambda g: (normal(g, 2, 8, 5, 5),)),
+        Case("as many heads as queries", lambda g: (normal(g, 2, 4, 4, 4),)),
+        Case("two new queries, float64", lambda g: (normal(g, 3, 4, 2, 6, dtype=torch.float64),)),
+        Case("one head", lambda g: (normal(g, 1, 3, 7),)),
+        Case("gradient", lambda g: (normal(g, 4, 3, 5),), gradient=True),
     ),
     mistakes=(
         Mistake(

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Inputs, Mistake
 
 NAME = "11_ring"
@@ -19,15 +20,6 @@ INF = torch.inf
 
 
 # Drawing inputs -------------------------------------------------------------------------------
-
-
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
 
 
 # 1. One block of keys -------------------------------------------------------------------------
@@ -89,9 +81,9 @@ def _qkv(
     dtype: torch.dtype = torch.float32,
 ) -> Inputs:
     return (
-        _normal(generator, *leading, T_q, d_k, dtype=dtype),
-        _normal(generator, *leading, T_k, d_k, dtype=dtype),
-        _normal(generator, *leading, T_k, d_v, dtype=dtype),
+        normal(generator, *leading, T_q, d_k, dtype=dtype),
+        normal(generator, *leading, T_k, d_k, dtype=dtype),
+        normal(generator, *leading, T_k, d_v, dtype=dtype),
     )
 
 
@@ -113,7 +105,7 @@ BLOCK = Exercise(
     reference=_block,
     returns=("out", "lse"),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 3, 2), _tenths(g, 4, 2), _tenths(g, 4, 1))),
+        Case("one decimal", lambda g: (tenths(g, 3, 2), tenths(g, 4, 2), tenths(g, 4, 1))),
         Case("sentences and heads", lambda g: _qkv(g, 2, 3)),
         Case("as many queries as keys", lambda g: _qkv(g, 2, T_q=4, T_k=4)),
         Case("a single key", lambda g: _qkv(g, T_k=1)),
@@ -266,12 +258,12 @@ def _parts(
     generator: Generator, *leading: int, T_q: int = 4, d_v: int = 3, dtype: torch.dtype = torch.float32
 ) -> Inputs:
     shapes = ((T_q, d_v), (T_q,), (T_q, d_v), (T_q,))
-    return tuple(_normal(generator, *leading, *shape, dtype=dtype) for shape in shapes)
+    return tuple(normal(generator, *leading, *shape, dtype=dtype) for shape in shapes)
 
 
 def _tenth_parts(generator: Generator) -> Inputs:
     shapes = ((3, 2), (3,), (3, 2), (3,))
-    return tuple(_tenths(generator, *shape) for shape in shapes)
+    return tuple(tenths(generator, *shape) for shape in shapes)
 
 
 def _shifted(generator: Generator, by: float) -> Inputs:
@@ -528,8 +520,8 @@ def _state(
     if lift:  # every score is about ``lift`` higher
         query = torch.cat((query[..., :3], torch.full_like(query[..., :1], 2 * lift)), -1)
         key = torch.cat((key[..., :3], torch.ones_like(key[..., :1])), -1)
-    out = _normal(generator, *leading, T_q, 2, dtype=dtype)
-    lse = 1 + _normal(generator, *leading, T_q, dtype=dtype) + lift
+    out = normal(generator, *leading, T_q, 2, dtype=dtype)
+    lse = 1 + normal(generator, *leading, T_q, dtype=dtype) + lift
     if not started:
         out, lse = torch.zeros_like(out), torch.full_like(lse, -INF)
     return query, key, value, torch.tensor(query_at), torch.tensor(key_at), out, lse
@@ -716,7 +708,7 @@ def _processes_last(x: Tensor, world: Tensor) -> Tensor:
 
 
 def _sequence(generator: Generator, world: int, *shape: int, dtype: torch.dtype = torch.float32) -> Inputs:
-    return _normal(generator, *shape, dtype=dtype), torch.tensor(world)
+    return normal(generator, *shape, dtype=dtype), torch.tensor(world)
 
 
 DEAL = Exercise(
@@ -728,7 +720,7 @@ DEAL = Exercise(
     reference=_deal,
     returns=("shards",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 8, 1), torch.tensor(2))),
+        Case("one decimal", lambda g: (tenths(g, 8, 1), torch.tensor(2))),
         Case("three processes", lambda g: _sequence(g, 3, 2, 12, 4)),
         Case("as many columns as tokens", lambda g: _sequence(g, 2, 3, 8, 8)),
         Case("a single process", lambda g: _sequence(g, 1, 2, 6, 3)),

@@ -8,6 +8,7 @@ wrong scale cannot hide.
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "03_scaled_dot_product"
@@ -16,18 +17,9 @@ NAME = "03_scaled_dot_product"
 # Drawing inputs -------------------------------------------------------------------------------
 
 
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
 def _heads(generator: Generator, batch: int, length: int, heads: int, width: int) -> Tensor:
     """[batch, heads, length, width], laid out in memory as split heads are: not contiguous."""
-    return _normal(generator, batch, length, heads, width).transpose(1, 2)
+    return normal(generator, batch, length, heads, width).transpose(1, 2)
 
 
 # 1. Scores ------------------------------------------------------------------------------------
@@ -51,17 +43,17 @@ SCORES = Exercise(
     reference=_scores,
     returns=("scores",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 4), _tenths(g, 3, 4))),
-        Case("wide head", lambda g: (_normal(g, 3, 256), _normal(g, 5, 256))),
+        Case("one decimal", lambda g: (tenths(g, 2, 4), tenths(g, 3, 4))),
+        Case("wide head", lambda g: (normal(g, 3, 256), normal(g, 5, 256))),
         Case(
             "batch, float64",
             lambda g: (
-                _normal(g, 2, 5, 6, dtype=torch.float64),
-                _normal(g, 2, 3, 6, dtype=torch.float64),
+                normal(g, 2, 5, 6, dtype=torch.float64),
+                normal(g, 2, 3, 6, dtype=torch.float64),
             ),
         ),
         Case("batch and heads", lambda g: (_heads(g, 2, 5, 3, 8), _heads(g, 2, 7, 3, 8))),
-        Case("gradient", lambda g: (_normal(g, 4, 7), _normal(g, 6, 7)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 4, 7), normal(g, 6, 7)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -192,7 +184,7 @@ def _softmax_log(scores: Tensor) -> Tensor:
 def _large(generator: Generator) -> tuple[Tensor]:
     """Rows near +10000 and near -10000, with a few units between the scores of a row."""
     height = torch.tensor([[1e4], [-1e4], [0.0]])
-    return (height + _tenths(generator, 3, 5),)
+    return (height + tenths(generator, 3, 5),)
 
 
 SOFTMAX = Exercise(
@@ -206,13 +198,13 @@ SOFTMAX = Exercise(
     distributions=("weights",),
     forbidden=("softmax", "log_softmax", "softmin"),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3),)),
-        Case("one row", lambda g: (_normal(g, 5),)),
+        Case("one decimal", lambda g: (tenths(g, 2, 3),)),
+        Case("one row", lambda g: (normal(g, 5),)),
         Case(
             "batch and heads, float64",
-            lambda g: (_normal(g, 2, 3, 4, 6, dtype=torch.float64),),
+            lambda g: (normal(g, 2, 3, 4, 6, dtype=torch.float64),),
         ),
-        Case("gradient", lambda g: (_normal(g, 3, 5),), gradient=True),
+        Case("gradient", lambda g: (normal(g, 3, 5),), gradient=True),
         Case("large scores", _large),
     ),
     mistakes=(
@@ -361,9 +353,9 @@ def _attention_context_scaled(query: Tensor, key: Tensor, value: Tensor) -> tupl
 
 def _qkv(generator: Generator, queries: int, keys: int, d_k: int, d_v: int, dtype=torch.float32):
     return (
-        _normal(generator, queries, d_k, dtype=dtype),
-        _normal(generator, keys, d_k, dtype=dtype),
-        _normal(generator, keys, d_v, dtype=dtype),
+        normal(generator, queries, d_k, dtype=dtype),
+        normal(generator, keys, d_k, dtype=dtype),
+        normal(generator, keys, d_v, dtype=dtype),
     )
 
 
@@ -384,7 +376,7 @@ ATTENTION = Exercise(
     distributions=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 4), _tenths(g, 3, 4), _tenths(g, 3, 5))),
+        Case("one decimal", lambda g: (tenths(g, 2, 4), tenths(g, 3, 4), tenths(g, 3, 5))),
         Case("wide head", lambda g: _qkv(g, 3, 5, 256, 4)),
         Case(
             "batch and heads, float64",
@@ -525,10 +517,10 @@ def _self_attention_in_place(x: Tensor, w_query: Tensor, w_key: Tensor, w_value:
 def _sequence(generator: Generator, *leading: int, d_model: int, d_k: int, d_v: int):
     """Tokens of unit variance, and weights that keep it so: no softmax is saturated."""
     return (
-        _normal(generator, *leading, d_model),
-        _normal(generator, d_model, d_k) / d_model**0.5,
-        _normal(generator, d_model, d_k) / d_model**0.5,
-        _normal(generator, d_model, d_v) / d_model**0.5,
+        normal(generator, *leading, d_model),
+        normal(generator, d_model, d_k) / d_model**0.5,
+        normal(generator, d_model, d_k) / d_model**0.5,
+        normal(generator, d_model, d_v) / d_model**0.5,
     )
 
 
@@ -544,7 +536,7 @@ SELF_ATTENTION = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 6, 3), _tenths(g, 3, 2), _tenths(g, 3, 2), _tenths(g, 3, 4)),
+            lambda g: (tenths(g, 6, 3), tenths(g, 3, 2), tenths(g, 3, 2), tenths(g, 3, 4)),
         ),
         # square weights: a transposed one runs here, and shows
         Case("square weights", lambda g: _sequence(g, 6, d_model=4, d_k=4, d_v=4)),
@@ -683,7 +675,7 @@ def _jacobian_in_place(weights: Tensor) -> Tensor:
 
 
 def _weights(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return _softmax(_normal(generator, *shape, dtype=dtype))
+    return _softmax(normal(generator, *shape, dtype=dtype))
 
 
 def _shares(generator: Generator) -> tuple[Tensor]:
@@ -695,7 +687,7 @@ def _shares(generator: Generator) -> tuple[Tensor]:
 
 def _nearly_certain(generator: Generator) -> tuple[Tensor]:
     """Almost all weight on one key: what an unscaled softmax gives at d_k = 256."""
-    scores = _normal(generator, 2, 5)
+    scores = normal(generator, 2, 5)
     scores[0, 3] += 20
     scores[1, 1] += 20
     return (_softmax(scores),)

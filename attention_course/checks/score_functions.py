@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
 
 NAME = "02_score_functions"
@@ -20,18 +21,9 @@ REACH = 3
 # Drawing inputs -------------------------------------------------------------------------------
 
 
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int, most: int = 20) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0 unless told, that can be followed by hand."""
-    return torch.randint(-most, most + 1, shape, generator=generator).to(torch.float32) / 10
-
-
 def _weight(generator: Generator, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """A matrix that keeps the variance of the rows it is applied to, so that no tanh is saturated."""
-    return _normal(generator, rows, columns, dtype=dtype) / rows**0.5
+    return normal(generator, rows, columns, dtype=dtype) / rows**0.5
 
 
 def _real(T: int, lengths: Tensor) -> Tensor:
@@ -54,8 +46,8 @@ def _general_inputs(
     generator: Generator, query: tuple[int, ...], key: tuple[int, ...], dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor, Tensor]:
     return (
-        _normal(generator, *query, dtype=dtype),
-        _normal(generator, *key, dtype=dtype),
+        normal(generator, *query, dtype=dtype),
+        normal(generator, *key, dtype=dtype),
         _weight(generator, query[-1], key[-1], dtype),
     )
 
@@ -69,7 +61,7 @@ GENERAL = Exercise(
     reference=_general,
     returns=("scores",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3), _tenths(g, 4, 2), _tenths(g, 3, 2))),
+        Case("one decimal", lambda g: (tenths(g, 2, 3), tenths(g, 4, 2), tenths(g, 3, 2))),
         # a transposed or a forgotten weight runs here, and shows
         Case("square weight", lambda g: _general_inputs(g, (3, 4), (5, 4))),
         Case("batch, float64", lambda g: _general_inputs(g, (2, 3, 5), (2, 4, 6), torch.float64)),
@@ -153,11 +145,11 @@ def _additive_inputs(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
     return (
-        _normal(generator, *query, dtype=dtype),
-        _normal(generator, *key, dtype=dtype),
+        normal(generator, *query, dtype=dtype),
+        normal(generator, *key, dtype=dtype),
         _weight(generator, query[-1], hidden, dtype),
         _weight(generator, key[-1], hidden, dtype),
-        _normal(generator, hidden, dtype=dtype),
+        normal(generator, hidden, dtype=dtype),
     )
 
 
@@ -172,7 +164,7 @@ ADDITIVE = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: tuple(_tenths(g, *shape, most=9) for shape in ((2, 3), (3, 2), (3, 2), (2, 2), (2,))),
+            lambda g: tuple(tenths(g, *shape, most=9) for shape in ((2, 3), (3, 2), (3, 2), (2, 2), (2,))),
         ),
         # exchanged, transposed and forgotten weights run here, and show
         Case("all widths equal", lambda g: _additive_inputs(g, (3, 4), (5, 4), 4)),
@@ -311,10 +303,10 @@ def _concat_inputs(
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
     return (
-        _normal(generator, *query, dtype=dtype),
-        _normal(generator, *key, dtype=dtype),
+        normal(generator, *query, dtype=dtype),
+        normal(generator, *key, dtype=dtype),
         _weight(generator, query[-1] + key[-1], hidden, dtype),
-        _normal(generator, hidden, dtype=dtype),
+        normal(generator, hidden, dtype=dtype),
     )
 
 
@@ -329,7 +321,7 @@ CONCAT = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: tuple(_tenths(g, *shape, most=9) for shape in ((2, 1), (3, 2), (3, 2), (2,))),
+            lambda g: tuple(tenths(g, *shape, most=9) for shape in ((2, 1), (3, 2), (3, 2), (2,))),
         ),
         Case("widths equal", lambda g: _concat_inputs(g, (3, 4), (5, 4), 6)),
         Case("as many queries as keys", lambda g: _concat_inputs(g, (4, 3), (4, 5), 6)),
@@ -413,8 +405,8 @@ def _cosine_in_place(query: Tensor, key: Tensor) -> Tensor:
 
 
 def _with_zero_vectors(generator: Generator) -> tuple[Tensor, Tensor]:
-    query = _normal(generator, 2, 3, 4, dtype=torch.float64)
-    key = _normal(generator, 2, 5, 4, dtype=torch.float64)
+    query = normal(generator, 2, 3, 4, dtype=torch.float64)
+    key = normal(generator, 2, 5, 4, dtype=torch.float64)
     query[0, 1] = 0
     key[1, 2] = 0
     return query, key
@@ -430,11 +422,11 @@ COSINE = Exercise(
     returns=("scores",),
     forbidden=("cosine_similarity",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 3), _tenths(g, 4, 3))),
-        Case("batch and heads", lambda g: (_normal(g, 2, 3, 5, 6), _normal(g, 2, 3, 7, 6))),
-        Case("long vectors", lambda g: (100 * _normal(g, 3, 8), 100 * _normal(g, 5, 8))),
+        Case("one decimal", lambda g: (tenths(g, 2, 3), tenths(g, 4, 3))),
+        Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 6), normal(g, 2, 3, 7, 6))),
+        Case("long vectors", lambda g: (100 * normal(g, 3, 8), 100 * normal(g, 5, 8))),
         Case("zero vectors, float64", _with_zero_vectors),
-        Case("gradient", lambda g: (_normal(g, 4, 5), _normal(g, 6, 5)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 4, 5), normal(g, 6, 5)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -533,8 +525,8 @@ def _luong_inputs(
 ) -> tuple[Tensor, ...]:
     """Decoder states a little smaller than normal: their dot products saturate no softmax."""
     return (
-        _normal(generator, len(lengths), T_q, d, dtype=dtype) / d**0.25,
-        _normal(generator, len(lengths), T_k, d, dtype=dtype) / d**0.25,
+        normal(generator, len(lengths), T_q, d, dtype=dtype) / d**0.25,
+        normal(generator, len(lengths), T_k, d, dtype=dtype) / d**0.25,
         torch.tensor(lengths),
         _weight(generator, 2 * d, d_out, dtype),
     )
@@ -553,10 +545,10 @@ ATTENTIONAL = Exercise(
         Case(
             "one decimal",
             lambda g: (
-                _tenths(g, 1, 2, 2, most=9),
-                _tenths(g, 1, 3, 2, most=9),
+                tenths(g, 1, 2, 2, most=9),
+                tenths(g, 1, 3, 2, most=9),
                 torch.tensor([2]),
-                _tenths(g, 4, 3, most=9),
+                tenths(g, 4, 3, most=9),
             ),
         ),
         Case("batch", lambda g: _luong_inputs(g, 4, 6, 5, 7, 3, 6, 1)),
@@ -690,8 +682,8 @@ def _local_inputs(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Places all over the sentence, also near its two ends."""
     return (
-        _normal(generator, len(lengths), T_q, T_k, dtype=dtype),
-        1.5 * _normal(generator, len(lengths), T_q, dtype=dtype),
+        normal(generator, len(lengths), T_q, T_k, dtype=dtype),
+        1.5 * normal(generator, len(lengths), T_q, dtype=dtype),
         torch.tensor(lengths),
     )
 
@@ -708,7 +700,7 @@ LOCAL_P = Exercise(
         # sigmoid(0) = 1/2: the window reaches from position 1 to 7, both included
         Case(
             "centre on a word",
-            lambda g: (_tenths(g, 1, 1, 9), torch.zeros(1, 1), torch.tensor([8])),
+            lambda g: (tenths(g, 1, 1, 9), torch.zeros(1, 1), torch.tensor([8])),
         ),
         Case("batch", lambda g: _local_inputs(g, 4, 12, 7, 12, 9)),
         Case("short sentences", lambda g: _local_inputs(g, 5, 10, 1, 2, 4)),

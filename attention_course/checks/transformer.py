@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
+from attention_course.checks.drawing import halves, normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Inputs, Mistake
 
 NAME = "07_transformer"
@@ -24,23 +25,9 @@ PAD, BEGIN = 0, 1
 # Drawing inputs -------------------------------------------------------------------------------
 
 
-def _normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-
-
-def _tenths(generator: Generator, *shape: int) -> Tensor:
-    """Numbers with one decimal, from -2.0 to 2.0, that can be followed by hand."""
-    return torch.randint(-20, 21, shape, generator=generator).to(torch.float32) / 10
-
-
-def _halves(generator: Generator, *shape: int) -> Tensor:
-    """-0.5, 0.0 and 0.5."""
-    return torch.randint(-1, 2, shape, generator=generator).to(torch.float32) / 2
-
-
 def _weight(generator: Generator, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Rows times this matrix have about the variance they had before."""
-    return (_normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
+    return (normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
 
 
 def _gain(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -94,7 +81,7 @@ def _norm_in_place(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
 
 def _with_constant_token(generator: Generator, length: int, width: int) -> Tensor:
     """The second token has eight times the same number, and no variance."""
-    x = _normal(generator, length, width)
+    x = normal(generator, length, width)
     return torch.cat((x[:1], torch.full((1, width), 0.5), x[1:]))
 
 
@@ -108,18 +95,18 @@ LAYER_NORM = Exercise(
     returns=("normed",),
     forbidden=("layer_norm", "native_layer_norm"),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 2, 4), _tenths(g, 4), _tenths(g, 4))),
-        Case("batch", lambda g: (3 * _normal(g, 2, 5, 8) + 2, _gain(g, 8), _normal(g, 8))),
-        Case("as many tokens as columns", lambda g: (_normal(g, 6, 6), _gain(g, 6), _normal(g, 6))),
-        Case("small numbers", lambda g: (1e-3 * _normal(g, 3, 8), _gain(g, 8), _normal(g, 8))),
-        Case("a constant token", lambda g: (_with_constant_token(g, 2, 8), _gain(g, 8), _normal(g, 8))),
+        Case("one decimal", lambda g: (tenths(g, 2, 4), tenths(g, 4), tenths(g, 4))),
+        Case("batch", lambda g: (3 * normal(g, 2, 5, 8) + 2, _gain(g, 8), normal(g, 8))),
+        Case("as many tokens as columns", lambda g: (normal(g, 6, 6), _gain(g, 6), normal(g, 6))),
+        Case("small numbers", lambda g: (1e-3 * normal(g, 3, 8), _gain(g, 8), normal(g, 8))),
+        Case("a constant token", lambda g: (_with_constant_token(g, 2, 8), _gain(g, 8), normal(g, 8))),
         Case(
             "two leading axes, float64",
             lambda g: tuple(
-                one.double() for one in (2 * _normal(g, 2, 3, 4, 6) - 1, _gain(g, 6), _normal(g, 6))
+                one.double() for one in (2 * normal(g, 2, 3, 4, 6) - 1, _gain(g, 6), normal(g, 6))
             ),
         ),
-        Case("gradient", lambda g: (_normal(g, 2, 3, 5), _gain(g, 5), _normal(g, 5)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 2, 3, 5), _gain(g, 5), normal(g, 5)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -221,9 +208,9 @@ def _two_layers(generator: Generator, width: int, hidden: int, dtype=torch.float
     """w_in, b_in, w_out, b_out."""
     return (
         _weight(generator, width, hidden, dtype),
-        _normal(generator, hidden, dtype=dtype),
+        normal(generator, hidden, dtype=dtype),
         _weight(generator, hidden, width, dtype),
-        _normal(generator, width, dtype=dtype),
+        normal(generator, width, dtype=dtype),
     )
 
 
@@ -238,18 +225,18 @@ FEED_FORWARD = Exercise(
     cases=(
         Case(
             "one decimal",
-            lambda g: (_tenths(g, 2, 3), _halves(g, 3, 4), _halves(g, 4), _halves(g, 4, 3), _tenths(g, 3)),
+            lambda g: (tenths(g, 2, 3), halves(g, 3, 4), halves(g, 4), halves(g, 4, 3), tenths(g, 3)),
         ),
-        Case("batch", lambda g: (_normal(g, 2, 5, 6), *_two_layers(g, 6, 24))),
-        Case("narrow in the middle", lambda g: (_normal(g, 3, 8), *_two_layers(g, 8, 5))),
+        Case("batch", lambda g: (normal(g, 2, 5, 6), *_two_layers(g, 6, 24))),
+        Case("narrow in the middle", lambda g: (normal(g, 3, 8), *_two_layers(g, 8, 5))),
         Case(
             "two leading axes, float64",
             lambda g: (
-                _normal(g, 2, 3, 4, 6, dtype=torch.float64),
+                normal(g, 2, 3, 4, 6, dtype=torch.float64),
                 *_two_layers(g, 6, 12, torch.float64),
             ),
         ),
-        Case("gradient", lambda g: (_normal(g, 2, 3, 4), *_two_layers(g, 4, 8)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 2, 3, 4), *_two_layers(g, 4, 8)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -332,9 +319,9 @@ def _block_in_place(x: Tensor, *weights: Tensor) -> Tensor:
 def _block_inputs(generator: Generator, *shape: int, hidden: int, dtype=torch.float32) -> Inputs:
     width = shape[-1]
     return (
-        2 * _normal(generator, *shape, dtype=dtype) + 1,
+        2 * normal(generator, *shape, dtype=dtype) + 1,
         _gain(generator, width, dtype=dtype),
-        _normal(generator, width, dtype=dtype),
+        normal(generator, width, dtype=dtype),
         *_two_layers(generator, width, hidden, dtype),
     )
 
@@ -351,13 +338,13 @@ PRE_NORM_BLOCK = Exercise(
         Case(
             "one decimal",
             lambda g: (
-                _tenths(g, 2, 4),
+                tenths(g, 2, 4),
                 _gain(g, 4),
-                _tenths(g, 4),
-                _halves(g, 4, 3),
-                _halves(g, 3),
-                _halves(g, 3, 4),
-                _tenths(g, 4),
+                tenths(g, 4),
+                halves(g, 4, 3),
+                halves(g, 3),
+                halves(g, 3, 4),
+                tenths(g, 4),
             ),
         ),
         Case("batch", lambda g: _block_inputs(g, 2, 5, 6, hidden=24)),
@@ -474,8 +461,8 @@ def _sentences(
     dtype: torch.dtype = torch.float32,
 ) -> Inputs:
     return (
-        _normal(generator, *x_real.shape, width, dtype=dtype),
-        _normal(generator, *memory_real.shape, width, dtype=dtype),
+        normal(generator, *x_real.shape, width, dtype=dtype),
+        normal(generator, *memory_real.shape, width, dtype=dtype),
         x_real,
         memory_real,
         *(_weight(generator, width, columns, dtype) for columns in (d_k, d_k, d_v)),
@@ -496,11 +483,11 @@ CROSS_ATTENTION = Exercise(
         Case(
             "one decimal",
             lambda g: (
-                _tenths(g, 1, 2, 4),
-                _tenths(g, 1, 3, 4),
+                tenths(g, 1, 2, 4),
+                tenths(g, 1, 3, 4),
                 _real(2, 2),
                 _real(3, 2),
-                *(_halves(g, 4, columns) for columns in (2, 2, 3)),
+                *(halves(g, 4, columns) for columns in (2, 2, 3)),
             ),
         ),
         Case("longer source", lambda g: _sentences(g, _real(5, 4, 5), _real(7, 7, 3).long(), 12, 8, 6)),
@@ -660,15 +647,15 @@ NEXT_TOKEN_LOSS = Exercise(
     reference=_next_token_loss,
     returns=("loss",),
     cases=(
-        Case("one decimal", lambda g: (_tenths(g, 1, 3, 4), _targets(g, 3, 4, 3))),
-        Case("padded", lambda g: (2 * _normal(g, 3, 6, 9), _targets(g, 6, 9, 6, 4, 2))),
-        Case("as many tokens as words", lambda g: (2 * _normal(g, 2, 7, 7), _targets(g, 7, 7, 7, 5))),
-        Case("large logits", lambda g: (300 * _normal(g, 2, 5, 8), _targets(g, 5, 8, 4, 5))),
+        Case("one decimal", lambda g: (tenths(g, 1, 3, 4), _targets(g, 3, 4, 3))),
+        Case("padded", lambda g: (2 * normal(g, 3, 6, 9), _targets(g, 6, 9, 6, 4, 2))),
+        Case("as many tokens as words", lambda g: (2 * normal(g, 2, 7, 7), _targets(g, 7, 7, 7, 5))),
+        Case("large logits", lambda g: (300 * normal(g, 2, 5, 8), _targets(g, 5, 8, 4, 5))),
         Case(
             "float64",
-            lambda g: (2 * _normal(g, 4, 5, 11, dtype=torch.float64), _targets(g, 5, 11, 5, 3, 4, 2)),
+            lambda g: (2 * normal(g, 4, 5, 11, dtype=torch.float64), _targets(g, 5, 11, 5, 3, 4, 2)),
         ),
-        Case("gradient", lambda g: (_normal(g, 2, 4, 6), _targets(g, 4, 6, 4, 3)), gradient=True),
+        Case("gradient", lambda g: (normal(g, 2, 4, 6), _targets(g, 4, 6, 4, 3)), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -845,11 +832,11 @@ def _encoder(
 def _layer_inputs(generator: Generator, *shape: int, hidden: int, dtype=torch.float32) -> Inputs:
     width = shape[-1]
     return (
-        _normal(generator, *shape, dtype=dtype),
+        normal(generator, *shape, dtype=dtype),
         *(_weight(generator, width, width, dtype) for _ in range(4)),
         *_two_layers(generator, width, hidden, dtype),
         _gain(generator, 2, width, dtype=dtype),
-        _normal(generator, 2, width, dtype=dtype),
+        normal(generator, 2, width, dtype=dtype),
     )
 
 
@@ -866,14 +853,14 @@ ENCODER_LAYER = Exercise(
         Case(
             "one decimal",
             lambda g: (
-                _tenths(g, 3, 4),
-                *(_halves(g, 4, 4) for _ in range(4)),
-                _halves(g, 4, 6),
-                _halves(g, 6),
-                _halves(g, 6, 4),
-                _tenths(g, 4),
+                tenths(g, 3, 4),
+                *(halves(g, 4, 4) for _ in range(4)),
+                halves(g, 4, 6),
+                halves(g, 6),
+                halves(g, 6, 4),
+                tenths(g, 4),
                 _gain(g, 2, 4),
-                _tenths(g, 2, 4),
+                tenths(g, 2, 4),
             ),
         ),
         Case("batch", lambda g: _layer_inputs(g, 2, 5, 8, hidden=24)),

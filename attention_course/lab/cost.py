@@ -63,13 +63,21 @@ def page_faults(function: Callable[[], Any]) -> int | None:
 
 
 def plain(
-    query: Float[Tensor, "... T d"], key: Float[Tensor, "... T d"], value: Float[Tensor, "... T d"]
+    query: Float[Tensor, "... T d"],
+    key: Float[Tensor, "... T d"],
+    value: Float[Tensor, "... T d"],
+    *,
+    is_causal: bool = False,
 ) -> Float[Tensor, "... T d"]:
     """Return attention as its formula is written, each step a new tensor: the baseline of chapter 8.
 
     The query is scaled, not the scores: that is one table less.
     """
     scores = (query * query.shape[-1] ** -0.5) @ key.mT
+    if is_causal:
+        T = scores.shape[-1]
+        later = torch.ones(T, T, dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
     weights = scores.softmax(-1)
     return weights @ value
 

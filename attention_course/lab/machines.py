@@ -1,6 +1,5 @@
 """Ring attention in processes of its own: cut, sent out, computed, measured, put together again."""
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -94,19 +93,19 @@ def _one(case: Case, peak: Callable[[], int]) -> tuple[Any, ...]:
 
 
 class SentBytes:
-    """Counts what this process hands over to be sent, by standing in for ``dist.isend``."""
+    """Counts what this process hands over to be sent, by standing in for ``dist.batch_isend_irecv``."""
 
     def __enter__(self) -> "SentBytes":
-        self.bytes, self._isend = 0, dist.batch_isend_irecv
+        self.bytes, self._send = 0, dist.batch_isend_irecv
         dist.batch_isend_irecv = self._counted
         return self
 
     def __exit__(self, *_: object) -> None:
-        dist.batch_isend_irecv = self._isend
+        dist.batch_isend_irecv = self._send
 
     def _counted(self, operations: list[dist.P2POp]) -> Any:
         self.bytes += sum(one.tensor.nbytes for one in operations if one.op is dist.isend)
-        return self._isend(operations)
+        return self._send(operations)
 
 
 class Rate(NamedTuple):
@@ -158,10 +157,3 @@ def context_parallel(query: Tensor, key: Tensor, value: Tensor, is_causal: bool)
             return context_parallel_unshard(mesh, [out], [2])[0]
     except (RuntimeError, NotImplementedError, AssertionError) as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-
-
-def peak_of_process() -> int:
-    """Return the most memory this process ever held, in bytes, as the system counts it (Linux only)."""
-    with open(f"/proc/{os.getpid()}/status") as lines:
-        kilobytes = next(line.split()[1] for line in lines if line.startswith("VmHWM"))
-    return 1024 * int(kilobytes)

@@ -1,6 +1,7 @@
-"""How many bytes of tensors are alive at a time: counted, so the same on every machine."""
+"""Memory in use: bytes of live tensors, counted, and what the system counts for the process."""
 
 import weakref
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -12,8 +13,9 @@ class LiveBytes(TorchDispatchMode):
     """Inside ``with LiveBytes() as live:`` counts the bytes of all tensors that operations return.
 
     ``live.now`` is what is alive, ``live.peak`` the most there ever was. Tensors that share their
-    memory count once. What an operation takes and gives back within itself is not seen, nor is what
-    the processor's allocator keeps for later: the process as a whole is larger.
+    memory count once, and the count is the same on every machine. What an operation takes and gives
+    back within itself is not seen (``cost.peak_bytes`` sees it), nor is what the allocator keeps for
+    later: the process as a whole is larger.
     """
 
     def __init__(self) -> None:
@@ -41,3 +43,14 @@ class LiveBytes(TorchDispatchMode):
     def _gone(self, address: int, size: int) -> None:
         self._known.discard(address)
         self.now -= size
+
+
+def of_process(field: str) -> int:
+    """Return a line of /proc/self/status in bytes (Linux only): VmRSS is held now, VmHWM was the most ever.
+
+    Raises a ``ValueError`` for a field that is not there.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    raise ValueError(f"/proc/self/status has no {field}")

@@ -1,8 +1,7 @@
 """Associative recall: a list of pairs is read, then the values of some keys are asked for.
 
 Chapter 10 trains one head on it whose memory is all pairs (softmax), the last of them (a window) or a
-state of fixed size (linear attention). Runs stand side by side in one tensor, as in ``lookup``: the
-first dimension of every weight counts them.
+state of fixed size (linear attention). Runs stand side by side in one tensor: see ``runs``.
 """
 
 import math
@@ -10,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from attention_course import masks
 from attention_course.attention import attention_weights, scaled_dot_product_attention
 from attention_course.lab.measuring import count_parameters
+from attention_course.lab.runs import Heads, right, summed_loss
 from attention_course.lab.training import train
 from attention_course.linear import linear_attention, linear_attention_quadratic
 
@@ -57,8 +56,8 @@ def seen(pairs: int, questions: int, window: int) -> Bool[Tensor, "questions pai
     return masks.window(T, T, window, is_causal=True)[pairs:, :pairs]
 
 
-class OneHead(nn.Module):
-    """``runs`` independent heads that answer questions about pairs; each starts from its own weights.
+class OneHead(Heads):
+    """``runs`` independent heads that answer questions about pairs.
 
     ``linear`` chooses linear attention with elu(x) + 1, whose state is d_k by d_model, instead of
     softmax; ``window`` limits the softmax to the last pairs.
@@ -74,34 +73,10 @@ class OneHead(nn.Module):
         window: int | None = None,
         d_model: int = 64,
     ) -> None:
-        super().__init__()
         if linear and window is not None:
             raise ValueError(f"a window is for softmax, got linear=True and window={window}")
-        generator = torch.Generator().manual_seed(seed)
-
-        def normal(*shape: int, deviation: float) -> nn.Parameter:
-            return nn.Parameter(torch.randn(runs, *shape, generator=generator) * deviation)
-
+        super().__init__(runs, d_k, keys=KEYS, values=VALUES, seed=seed, d_model=d_model)
         self.linear, self.window = linear, window
-        # A pair is the sum of two embeddings; each carries half of its variance of 1.
-        self.key_embedding = normal(KEYS, d_model, deviation=math.sqrt(0.5))
-        self.value_embedding = normal(VALUES, d_model, deviation=math.sqrt(0.5))
-        self.asked_embedding = normal(KEYS, d_model, deviation=1.0)
-        self.w_query = normal(d_model, d_k, deviation=1 / math.sqrt(d_model))
-        self.w_key = normal(d_model, d_k, deviation=1 / math.sqrt(d_model))
-        self.w_value = normal(d_model, d_model, deviation=1 / math.sqrt(d_model))
-        self.w_answer = normal(d_model, VALUES, deviation=1 / math.sqrt(d_model))
-
-    def _project(self, batch: Recall) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries [runs, B, questions, d_k], keys [runs, B, pairs, d_k], values [runs, B, pairs, d_model]."""
-        pairs = self.key_embedding[:, batch.key] + self.value_embedding[:, batch.value]
-        asked = self.asked_embedding[:, batch.asked]
-        project = "rbtd,rde->rbte"
-        return (
-            torch.einsum(project, asked, self.w_query),
-            torch.einsum(project, pairs, self.w_key),
-            torch.einsum(project, pairs, self.w_value),
-        )
 
     def _mask(self, batch: Recall) -> Bool[Tensor, "questions pairs"] | None:
         if self.window is None:
@@ -110,33 +85,29 @@ class OneHead(nn.Module):
 
     def forward(self, batch: Recall) -> Float[Tensor, "runs B questions values"]:
         """Return logits over the 128 values."""
-        query, key, value = self._project(batch)
+        query, key, value = self.project(batch.key, batch.value, batch.asked)
         if self.linear:
-            context = linear_attention(query, key, value)
-        else:
-            context = scaled_dot_product_attention(query, key, value, self._mask(batch))
-        return torch.einsum("rbtd,rde->rbte", context, self.w_answer)
+            return self.answer(linear_attention(query, key, value))
+        return self.answer(scaled_dot_product_attention(query, key, value, self._mask(batch)))
 
     @torch.no_grad()
     def weights(self, batch: Recall) -> Float[Tensor, "runs B questions pairs"]:
         """Return how much each question takes from each pair."""
-        query, key, value = self._project(batch)
+        query, key, value = self.project(batch.key, batch.value, batch.asked)
         if self.linear:
             return linear_attention_quadratic(query, key, value)[1]
         return attention_weights(query, key, self._mask(batch))
 
 
 def loss(model: OneHead, batch: Recall) -> Float[Tensor, ""]:
-    """Return the cross-entropy summed over the runs, so that no run's gradient sees another's."""
-    logits = model(batch)
-    runs = len(logits)
-    return F.cross_entropy(logits.flatten(0, 2), batch.answer.flatten().repeat(runs)) * runs
+    """Return the cross-entropy summed over the runs."""
+    return summed_loss(model(batch), batch.answer)
 
 
 @torch.no_grad()
 def accuracy(model: OneHead, batch: Recall) -> Float[Tensor, " runs"]:
     """Return the share of right answers of each run."""
-    return (model(batch).argmax(-1) == batch.answer).float().mean((1, 2))
+    return right(model(batch), batch.answer)
 
 
 def every_key(pairs: int, generator: torch.Generator) -> Recall:

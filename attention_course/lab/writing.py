@@ -22,6 +22,8 @@ from attention_course.transformer import LanguageModel, gpt_like
 
 #: the model's size; its positions are as many as it sees tokens at a time
 LAYERS, D_MODEL, HEADS, D_FF, LENGTH = 2, 64, 4, 192, 64
+#: pieces of the text in a training step
+PIECES = 12
 
 
 def model_with(num_kv_heads: int) -> LanguageModel:
@@ -89,13 +91,13 @@ def trial(
 ) -> dict[str, Any]:
     """Train one model on the documentation; return it, its nats, its parameters, bytes and seconds.
 
-    Each step sees 6 pieces of ``LENGTH`` characters. ``judged_on`` names the piece of the text; the
+    Each step sees ``PIECES`` pieces of ``LENGTH`` characters. ``judged_on`` names the piece of the text; the
     bytes are those that a cache in float32 keeps of each token.
     """
     text = documentation()
     torch.manual_seed(seed)
     model = model_with(num_kv_heads)
-    stream = text_batches(text.train, 768 // LENGTH, seed, length=LENGTH)
+    stream = text_batches(text.train, PIECES, seed, length=LENGTH)
     history = train(model, stream, loss, steps=steps, learning_rate=learning_rate, seed=seed)
     return {
         "model": model,

@@ -1,0 +1,24 @@
+"""Inputs that checks draw: each from the generator it is handed, so that a seed names them."""
+
+import torch
+from torch import Generator, Tensor
+
+
+def normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return normal numbers, the same ones rounded to any ``dtype``."""
+    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def tenths(generator: Generator, *shape: int, most: int = 20) -> Tensor:
+    """Return numbers with one decimal, from -2.0 to 2.0 unless told, that can be followed by hand."""
+    return torch.randint(-most, most + 1, shape, generator=generator).to(torch.float32) / 10
+
+
+def halves(generator: Generator, *shape: int) -> Tensor:
+    """Return -0.5, 0.0 and 0.5."""
+    return torch.randint(-1, 2, shape, generator=generator).to(torch.float32) / 2
+
+
+def integer(generator: Generator, low: int, high: int) -> Tensor:
+    """Return one integer from ``low`` to ``high``, both included, as a tensor without axes."""
+    return torch.randint(low, high + 1, (), generator=generator)
