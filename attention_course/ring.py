@@ -324,8 +324,10 @@ def _backward(
             d_keys[..., columns, :] += parts[1]
             d_values[..., columns, :] += parts[2]
         if under_way is not None:  # what the processes before this one have found for the same keys
-            for mine, theirs in zip((d_keys, d_values), under_way(), strict=True):
-                mine += theirs
+            found, under_way = under_way(), None
+            d_keys += found[0]
+            d_values += found[1]
+            del found  # before the next message takes its memory
         under_way = pass_on((d_keys, d_values), plan.group, tag=2)
     d_key, d_value = under_way()  # after P steps they are home
     return d_query.to(query.dtype), d_key.to(key.dtype), d_value.to(value.dtype)

@@ -164,7 +164,7 @@ FUSED = [
         f"fused, T={T}{', causal' if is_causal else ''}, {way}",
         _against_torch("fused", T, way, is_causal),
         time=1.02,
-        rounds=21 if T < 4096 else 5,
+        rounds=40 if T < 4096 else 6,
     )
     for T in (256, 1024, 4096, 8192)
     for is_causal in (False, True)

@@ -20,8 +20,9 @@ def seconds(
 ) -> tuple[dict[str, float], float]:
     """Return the median seconds of each call, and the median over rounds of first / second.
 
-    The calls take turns, so that a slow moment slows all of them; a ratio is taken within a round.
-    Every round runs each call as often as fills ``at_least / rounds`` seconds, and counts its mean.
+    The calls take turns, so that a slow moment slows all of them; a ratio is taken within a round. Every
+    other round goes backwards, so that none profits from its place behind another. A round runs each
+    call as often as fills ``at_least / rounds`` seconds, and counts its mean.
     """
     repeats = {}
     for name, call in calls.items():
@@ -29,9 +30,9 @@ def seconds(
         once = _timed(call, 1, device)
         repeats[name] = max(1, round(at_least / rounds / once))
     taken: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            taken[name].append(_timed(call, repeats[name], device))
+    for number in range(rounds):
+        for name in (reversed(calls) if number % 2 else calls):
+            taken[name].append(_timed(calls[name], repeats[name], device))
     first, second, *_ = taken.values()
     ratios = [one / other for one, other in zip(first, second, strict=True)]
     return {name: statistics.median(values) for name, values in taken.items()}, statistics.median(ratios)

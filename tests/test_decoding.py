@@ -277,6 +277,8 @@ def test_filters_work_row_by_row_and_on_what_was_filtered_before():
     twice = top_p(top_k(logits, 2), 0.9999)
     assert torch.equal(twice, top_k(logits, 2))
     assert torch.equal(top_p(logits, 1.0), logits)
+    rounded = torch.tensor([0.0, -100.0])  # the first token's probability is 1 to rounding
+    assert torch.equal(top_p(rounded, 1.0), rounded)
     torch.testing.assert_close(temperature(logits, 2.0), logits / 2)
 
 

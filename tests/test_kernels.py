@@ -342,6 +342,11 @@ class TestAdditive:
         v = torch.randn(4)
         assert additive_scores(query, key, v).shape == (5, 3, 2, 6)
 
+    def test_no_second_derivative(self):
+        query, key, v = torch.randn(2, 4, requires_grad=True), torch.randn(3, 4), torch.randn(4)
+        with pytest.raises(RuntimeError, match="differentiated once only"):
+            torch.autograd.grad(additive_scores(query, key, v).sum(), query, create_graph=True)
+
     def test_a_large_table_is_never_built(self, monkeypatch):
         monkeypatch.setattr(additive_module, "BLOCK", 1 << 12)
         B, T_q, T_k, H = 4, 16, 32, 64

@@ -261,6 +261,18 @@ def test_a_kept_run_belongs_to_the_source_it_was_made_with(tmp_path, monkeypatch
     assert store.reused(b"call") is None
 
 
+@pytest.mark.parametrize("change", ["first.py", "below/last.py", "new.py"])
+def test_every_file_of_the_package_counts_as_its_source(tmp_path, change):
+    (tmp_path / "below").mkdir()
+    for name in ("first.py", "below/last.py"):
+        (tmp_path / name).write_text("x = 1")
+    of = store._surroundings.__wrapped__  # not from its cache
+    before = of(tmp_path)
+    assert of(tmp_path) == before
+    (tmp_path / change).write_text("x = 2")
+    assert of(tmp_path) != before
+
+
 def test_side_by_side_trains_as_one_process_does(symbols):
     build = partial(seq2seq.recurrent, seq2seq.BahdanauDecoder, 23, 23, embedding_dim=8, hidden_size=8)
     job = {"build": build, "task": symbols, "seed": 3, "steps": 4, "learning_rate": 0.01, "batch_size": 8}

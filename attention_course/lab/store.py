@@ -46,9 +46,8 @@ def _path(folder: str, call: bytes) -> Path:
 
 
 @functools.cache
-def _surroundings() -> bytes:
+def _surroundings(package: Path = Path(__file__).parents[1]) -> bytes:
     """What else an answer depends on: the package's source, Python, torch, numpy."""
-    package = Path(__file__).parents[1]
     result = hashlib.sha256(f"{sys.version} {torch.__version__} {numpy.__version__}".encode())
     for path in sorted(package.rglob("*.py")):
         result.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")

@@ -1,0 +1,69 @@
+"""The instruments of ``benchmarks/``: a ratio within a run, memory of one call; and the kept tables."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).resolve().parent.parent / "benchmarks"
+RESULTS = FOLDER / "results"
+
+
+@pytest.fixture(autouse=True)
+def reachable(monkeypatch):
+    """The programs import each other from their own folder."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+
+
+def test_a_ratio_is_that_of_calls_which_take_turns():
+    from measuring import seconds
+
+    calls, order = {}, []
+    for name, pause in (("slow", 0.02), ("quick", 0.005)):
+        calls[name] = lambda name=name, pause=pause: (order.append(name), time.sleep(pause))
+    taken, ratio = seconds(calls, device="cpu", at_least=0.0, rounds=3)
+    assert order[-6:] == ["slow", "quick", "quick", "slow", "slow", "quick"]
+    assert taken["slow"] > taken["quick"] >= 0.005
+    assert 1.5 < ratio < 6
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
+def test_memory_is_that_of_the_call_and_not_of_what_was_there():
+    program = (
+        "import torch\n"
+        "from measuring import extra_megabytes\n"
+        "before = torch.ones(20_000_000)\n"  # 80 MB that are there already
+        "print(extra_megabytes(lambda: torch.ones(10_000_000), device='cpu'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=FOLDER, capture_output=True, text=True, check=True
+    )
+    assert 40 <= float(done.stdout) < 50
+
+
+def test_the_kept_tables_are_those_of_the_programs_as_they_are():
+    import agreement
+    from cases import CASES
+
+    lines = (RESULTS / "attention.txt").read_text(encoding="utf8").splitlines()
+    measured = [line[:62].strip() for line in lines if " / " in line]
+    named = [case.what for case in CASES.values()]
+    assert [name for name in measured if name != "the same, pages kept"] == named
+    text = (RESULTS / "agreement.txt").read_text(encoding="utf8")
+    for backend in agreement.BACKENDS:
+        assert text.count(f"\n{backend} ") == len(agreement.DTYPES)
+    assert "torchrun" not in (RESULTS / "ring.txt").read_text(encoding="utf8")
+
+
+def test_no_kernel_is_further_off_than_its_dtype_allows():
+    """What the page says of the kept table of errors."""
+    bounds = {"float64": 1e-14, "float32": 1e-6, "bfloat16": 1e-2, "float16": 1e-3}
+    checked = 0
+    for line in (RESULTS / "agreement.txt").read_text(encoding="utf8").splitlines():
+        name, dtype, *errors = line.split()[:6]
+        if dtype in bounds and len(errors) == 4 and all("e" in error for error in errors):
+            assert max(map(float, errors)) <= bounds[dtype], (name, dtype)
+            checked += 1
+    assert checked >= 16
