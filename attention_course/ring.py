@@ -2,8 +2,8 @@
 
 A process keeps its own queries. In P steps the keys and values of all P processes pass by, one block
 at a time, on a ring: each process works on the block it has while the next is on its way, and merges
-what it finds. Nobody ever holds all keys. Source: Liu, Zaharia and Abbeel 2023, with the backward
-pass of Dao et al. 2022 (FlashAttention, appendix B) block by block.
+what it finds. From five processes on nobody ever holds all keys. Source: Liu, Zaharia and Abbeel
+2023, with the backward pass of Dao et al. 2022 (FlashAttention, appendix B) block by block.
 """
 
 import math

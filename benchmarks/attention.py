@@ -15,7 +15,7 @@ import platform
 
 import torch
 from cases import CASES, Case
-from measuring import extra_megabytes, in_a_process, roofline, seconds
+from measuring import NARROW, extra_megabytes, in_a_process, roofline, seconds
 
 # With this glibc gives every block back as soon as it is freed, and the peak is of what is in use. As it
 # is, it hoards: the same call of nn.MultiheadAttention rose by 155 MB in one process and by 206 in another.
@@ -41,7 +41,8 @@ def main() -> None:
         case = CASES[options.ratio]
         print(*_seconds(case, options.device))
     else:
-        _table([case for name, case in CASES.items() if options.only in name], options.device)
+        chosen = [case for name, case in CASES.items() if options.only in name]
+        _table([case for case in chosen if case.device in (None, options.device)], options.device)
 
 
 def _memory(name: str, way: str, device: str) -> float:
@@ -51,32 +52,35 @@ def _memory(name: str, way: str, device: str) -> float:
     return extra_megabytes(call, device=device)
 
 
-def _seconds(case: Case, device: str) -> tuple[float, float, float]:
+def _seconds(case: Case, device: str) -> list[float]:
+    """The median of each contender, then the median ratio of the first two."""
     taken, ratio = seconds(case.make(device), device=device, rounds=case.rounds)
-    first, second, *_ = taken.values()
-    return first, second, ratio
+    return [*taken.values(), ratio]
 
 
 def _table(cases: list[Case], device: str) -> None:
     where = torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine()
     print(f"torch {torch.__version__}, {where}, {torch.get_num_threads()} threads, float32")
-    for name, value in roofline(device).items():
+    rates = roofline(device)
+    for name, value in rates.items():
         print(f"  {name}: {value:.0f}")
     print()
     print(f"{'':62} {'ms':>17} {'ratio':>7} {'extra MB':>15}   promised")
     for case in cases:
-        _line(case, device, {})
+        _line(case, device, {}, rates=rates)
         if case.name.startswith("naive") and device == "cpu":
-            _line(case, device, KEEP_PAGES, "  the same, pages kept")
+            _line(case, device, KEEP_PAGES, rates=rates, title="  the same, pages kept")
 
 
-def _line(case: Case, device: str, environment: dict[str, str], title: str = "") -> None:
+def _line(
+    case: Case, device: str, environment: dict[str, str], *, rates: dict[str, float], title: str = ""
+) -> None:
     run = [os.path.abspath(__file__), "--device", device, "--threads", str(torch.get_num_threads())]
     if environment:
-        first, second, ratio = map(float, in_a_process(*run, "--ratio", case.name, **environment).split())
+        *taken, ratio = map(float, in_a_process(*run, "--ratio", case.name, **environment).split())
         megabytes = []
     else:
-        first, second, ratio = _seconds(case, device)
+        *taken, ratio = _seconds(case, device)
         ways = list(case.make(device))[:2]
         megabytes = [float(in_a_process(*run, "--memory", case.name, way, **GIVE_BACK)) for way in ways]
     kept = [] if case.time is None or environment else [(ratio <= case.time, f"{case.time:.3g}x")]
@@ -84,10 +88,23 @@ def _line(case: Case, device: str, environment: dict[str, str], title: str = "")
         kept.append((megabytes[0] <= case.megabytes, f"{case.megabytes:g} MB"))
     if case.share is not None and megabytes:
         kept.append((megabytes[0] <= case.share * megabytes[1], f"{case.share:.2g} of its memory"))
+    if case.operations is not None:
+        kept.append((taken[0] <= taken[-1] / 0.8, "0.8 of torch's fastest"))
     promised = ", ".join(f"{what}: {'yes' if good else 'NO'}" for good, what in kept)
     memory = " / ".join(f"{value:.0f}" for value in megabytes)
-    times = f"{1e3 * first:8.2f} /{1e3 * second:8.2f} {ratio:7.3f}"
-    print(f"{title or case.what:62} {times} {memory:>15}   {promised}", flush=True)
+    times = f"{1e3 * taken[0]:8.2f} /{1e3 * taken[1]:8.2f} {ratio:7.3f}"
+    print(
+        f"{title or case.what:62} {times} {memory:>15}   {promised}{_rates(case, taken, rates)}", flush=True
+    )
+
+
+def _rates(case: Case, taken: list[float], rates: dict[str, float]) -> str:
+    """Operations per second of every contender, and the first one's share of what products reach here."""
+    if case.operations is None:
+        return ""
+    tera = " / ".join(f"{case.operations / each / 1e12:.3g}" for each in taken)
+    share = case.operations / taken[0] / 1e9 / rates[NARROW] if NARROW in rates else float("nan")
+    return f"; {tera} TFLOP/s, {share:.0%} of products"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from functools import partial
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attention_course import decoding
 from attention_course.attention import scaled_dot_product_attention
@@ -33,6 +34,10 @@ class Case:
     share: float | None = None
     #: so slow that fewer rounds must do
     rounds: int = 7
+    #: of the products in one call, where their rate is to be told; the last contender is then torch's fastest
+    operations: float | None = None
+    #: where it runs; None means everywhere
+    device: str | None = None
 
 
 def _forward_only(call: Callable[..., Tensor], *inputs: Tensor) -> Call:
@@ -56,9 +61,11 @@ def _both_ways(call: Callable[..., Tensor], *inputs: Tensor) -> Call:
 WAYS = {"forward": _forward_only, "forward and backward": _both_ways}
 
 
-def _qkv(device: str, T: int, d: int = 64, dtype: torch.dtype = torch.float32, H: int = 8) -> list[Tensor]:
+def _qkv(
+    device: str, T: int, d: int = 64, dtype: torch.dtype = torch.float32, H: int = 8, B: int = 1
+) -> list[Tensor]:
     generator = torch.Generator(device).manual_seed(0)
-    return [torch.randn(1, H, T, d, device=device, dtype=dtype, generator=generator) for _ in range(3)]
+    return [torch.randn(B, H, T, d, device=device, dtype=dtype, generator=generator) for _ in range(3)]
 
 
 def _against_torch(backend: str, T: int, way: str, is_causal: bool) -> Callable[[str], dict[str, Call]]:
@@ -146,6 +153,33 @@ def _decoding(device: str) -> dict[str, Call]:
     return {"cache": lambda: decoding.generate(model, prompt, steps=511), "recompute": recompute}
 
 
+#: tokens in all and width of all heads together, as FlashAttention-2 was measured (Dao 2023, section 4.1)
+TOKENS, WIDTH = 16_384, 2048
+
+
+def _triton(
+    T: int, d: int, way: str, is_causal: bool, dtype: torch.dtype = torch.bfloat16
+) -> Callable[[str], dict[str, Call]]:
+    def make(device: str) -> dict[str, Call]:
+        inputs = _qkv(device, T, d, dtype, H=WIDTH // d, B=TOKENS // T)
+        ours = partial(scaled_dot_product_attention, backend="triton", is_causal=is_causal)
+        theirs = partial(F.scaled_dot_product_attention, is_causal=is_causal)
+
+        def flash(*tensors: Tensor) -> Tensor:
+            with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                return theirs(*tensors)
+
+        calls = {"triton": ours, "FlashAttention-2": flash, "torch": theirs}
+        return {name: WAYS[way](call, *inputs) for name, call in calls.items()}
+
+    return make
+
+
+def _operations(T: int, way: str, is_causal: bool) -> float:
+    """4 T² d forward for each head, 2.5 times as much backward, half of it under a causal mask."""
+    return 4.0 * TOKENS * T * WIDTH * (3.5 if "and" in way else 1.0) * (0.5 if is_causal else 1.0)
+
+
 def _naive_against_torch(T: int, way: str, is_causal: bool) -> Callable[[str], dict[str, Call]]:
     def make(device: str) -> dict[str, Call]:
         inputs = _qkv(device, T)
@@ -221,4 +255,18 @@ OTHERS = [
     ),
     Case("decoding", "512 tokens, 6 layers, d=512", _decoding, time=1 / 12, rounds=1),
 ]
-CASES = {case.name: case for case in (*FUSED, *TILED, *WINDOWED, *NAIVE, *OTHERS)}
+TRITON = [
+    Case(
+        f"triton-{d}-{T}{'-causal' if is_causal else ''}{'-backward' if 'and' in way else ''}",
+        f"triton, bfloat16, d={d}, T={T}{', causal' if is_causal else ''}, {way}",
+        _triton(T, d, way, is_causal),
+        time=1.0,
+        operations=_operations(T, way, is_causal),
+        device="cuda",
+    )
+    for d in (64, 128)
+    for T in (2048, 4096, 8192, 16_384)
+    for is_causal in (False, True)
+    for way in WAYS
+]
+CASES = {case.name: case for case in (*FUSED, *TILED, *WINDOWED, *NAIVE, *OTHERS, *TRITON)}

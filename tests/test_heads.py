@@ -7,6 +7,7 @@ from torch import nn
 
 from attention_course import masks
 from attention_course.heads import MultiHeadAttention
+from attention_course.lab.cost import peak_bytes
 
 
 def module(d_model=12, num_heads=4, **options):
@@ -15,6 +16,19 @@ def module(d_model=12, num_heads=4, **options):
 
 def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64)
+
+
+def test_the_most_it_holds_are_nine_tensors():
+    """Query, key, value, context and their slopes, and the output: what the page of benchmarks says."""
+    ours = MultiHeadAttention(64, 4)
+    x, d_out = torch.randn(2, 16, 64, 64).unbind(0)
+    x.requires_grad_()
+
+    def both_ways(layer):
+        return torch.autograd.grad(layer(x), (x, *ours.parameters()), d_out)
+
+    one = x.nbytes
+    assert 9 * one <= peak_bytes(lambda: both_ways(lambda x: ours(x)[0])) < 9.6 * one
 
 
 @given(
