@@ -419,6 +419,15 @@ class TestRow:
         assert not any("bmm" in name for name in seen.names)
         assert torch.equal(out, theirs(x))
 
+    def test_fewer_share_what_all_threads_do_not_divide(self):
+        torch.set_num_threads(3)
+        ours, theirs = self.pair(512, 256)
+        x = torch.randn(1, 512)
+        with Operations() as seen:
+            out = ours(x)
+        assert any("bmm" in name for name in seen.names)
+        torch.testing.assert_close(out, theirs(x), rtol=1e-5, atol=1e-5)
+
     def test_one_thread_shares_nothing(self):
         torch.set_num_threads(1)
         ours, theirs = self.pair(512, 256)

@@ -20,7 +20,7 @@ class Linear(nn.Linear):
         parts = _parts(x, self.weight)
         if parts == 1:
             return super().forward(x)
-        # As many products as threads, each with its share of the rows of the weight.
+        # A product for each thread, with its share of the rows of the weight.
         row = x.reshape(1, 1, -1).expand(parts, 1, -1)
         shares = self.weight.view(parts, -1, self.in_features).mT  # [parts, d_in, d_out / parts]
         if self.bias is None:
@@ -35,5 +35,6 @@ def _parts(x: Tensor, weight: Tensor) -> int:
     d_out, d_in = weight.shape
     if x.device.type != "cpu" or x.numel() != d_in or weight.numel() < SHARED_FROM:
         return 1
-    threads = torch.get_num_threads()
-    return threads if d_out % threads == 0 and x.shape[-1] == d_in and weight.is_contiguous() else 1
+    if x.shape[-1] != d_in or not weight.is_contiguous():
+        return 1
+    return next(parts for parts in range(torch.get_num_threads(), 0, -1) if d_out % parts == 0)
