@@ -3,9 +3,10 @@
 import os
 import subprocess
 import sys
-import time
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -23,16 +24,24 @@ def reachable(monkeypatch):
     monkeypatch.syspath_prepend(str(FOLDER))
 
 
-def test_a_ratio_is_that_of_calls_which_take_turns():
-    from measuring import seconds
+def test_a_ratio_is_that_of_calls_which_take_turns(monkeypatch):
+    import measuring
 
-    calls, order = {}, []
-    for name, pause in (("slow", 0.02), ("quick", 0.005)):
-        calls[name] = lambda name=name, pause=pause: (order.append(name), time.sleep(pause))
-    taken, ratio = seconds(calls, device="cpu", at_least=0.0, rounds=3)
-    assert order[-6:] == ["slow", "quick", "quick", "slow", "slow", "quick"]
-    assert taken["slow"] > taken["quick"] >= 0.005
-    assert 1.5 < ratio < 6
+    order = []
+    # A clock that the calls set forward: by 4 and 1, and from the third round on, when the machine is
+    # slow, by 40 and 10. Only the ratio within a round is the same throughout.
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: float(sum(ticks(order)))))
+    calls = {name: partial(order.append, name) for name in ("slow", "quick")}
+    taken, ratio = measuring.seconds(calls, device="cpu", at_least=0.0, rounds=5)
+    assert order[4:] == ["slow", "quick", "quick", "slow", "slow", "quick", "quick", "slow", "slow", "quick"]
+    assert ratio == 4.0
+    assert taken == {"slow": 40.0, "quick": 10.0}  # medians over rounds
+
+
+def ticks(calls):
+    """What each call took: two to warm up, two to count, then two in every round."""
+    for number, name in enumerate(calls):
+        yield {"slow": 4, "quick": 1}[name] * (10 if number >= 8 else 1)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/self/status")
