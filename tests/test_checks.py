@@ -23,6 +23,7 @@ from attention_course.checks.exercise import Case, Exercise
 from attention_course.checks.judge import STAGES, judge_function
 from attention_course.checks.observe import observe, printable, undisturbed
 from attention_course.checks.score_functions import REACH
+from attention_course.kernels import online
 from attention_course.lab import pairs, reversal
 from attention_course.scores import scaled_dot
 
@@ -696,6 +697,31 @@ def test_the_table_shows_the_worst_entry():
     assert finding.table.corner == "[1, 2, 4, :]" and "6" in finding.table.columns
     got, expected = (dict(zip(finding.table.columns, row, strict=True)) for _, row in finding.table.rows)
     assert float(got["6"]) == pytest.approx(float(expected["6"]) + 3, abs=0.01)
+
+
+def test_the_table_shows_the_wrong_entry_beside_a_right_infinity():
+    want = torch.tensor([[-torch.inf, 1.0, 2.0]])
+    got = torch.tensor([[-torch.inf, 1.0, 2.5]])
+    find = partial(judging._finding, Case("by hand", lambda g: ()))
+    (finding,) = judging._values(find, "lse", got, want)
+    assert "1 of 3 entries" in finding.text and "the largest difference, 0.5, is at [0, 2]" in finding.text
+
+
+def test_a_block_of_queries_may_merge_what_torchs_softmax_gives():
+    exercise = find_exercise("08_kernels.attend_block")
+
+    def attend_block(query, key, value, start):
+        answer = None
+        for begin in range(0, min(key.shape[-2], int(start) + query.shape[-2]), 4):
+            k, v = key[..., begin : begin + 4, :], value[..., begin : begin + 4, :]
+            at, position = begin + torch.arange(k.shape[-2]), start + torch.arange(query.shape[-2])
+            s = (query @ k.mT / query.shape[-1] ** 0.5).masked_fill(at > position[:, None], -torch.inf)
+            lse = s.logsumexp(-1)
+            found = online.Partial((s - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp() @ v, lse)
+            answer = found if answer is None else online.merge(answer, found)
+        return tuple(answer)
+
+    assert judge_function(exercise, attend_block, 0).findings == ()
 
 
 def test_digits_are_added_until_a_difference_shows():

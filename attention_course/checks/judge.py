@@ -267,14 +267,15 @@ def _values(find: Callable[..., Finding], name: str, got: Tensor, want: Tensor) 
         what = " and ".join(f"{n} {kind}" for n, kind in ((nan, "NaN"), (inf, "infinite")) if n)
         text = (
             f"{name}: of {got.numel()} entries, {what}, where the right answer is finite. "
-            "Follow the largest number of the input through your steps: where does it overflow?"
+            "Follow the largest number of the input through your steps: where does it overflow, where is "
+            "-inf subtracted from -inf, or 0 divided by 0?"
         )
         where = tuple(strange.nonzero()[0].tolist())
         return [find("stability", text, _table(got, want, where))]
     close = torch.isclose(got, want, rtol=RTOL, atol=ATOL)
     if close.all():
         return []
-    error = (got - want).abs()
+    error = (got - want).abs().masked_fill(close, 0.0)  # where both are -inf, the difference is NaN
     where = tuple(torch.unravel_index(error.argmax(), error.shape))
     where = tuple(int(index) for index in where)
     text = (

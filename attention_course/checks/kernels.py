@@ -168,6 +168,18 @@ STEP = Exercise(
             "its own: look at the axes over which you take the maximum.",
         ),
         Mistake(
+            "largest score of the whole block for all queries",
+            _stepping(larger=lambda m, scores: torch.maximum(m, scores.max())),
+            "The largest score of the whole block counts for every query: scores.max() knows no axis. Each "
+            "query is a softmax of its own: take the maximum of its row, scores.amax(-1).",
+        ),
+        Mistake(
+            "the block's powers relative to its own maximum",
+            _stepping(powers=lambda scores, m: (scores - scores.amax(-1, keepdim=True)).exp()),
+            "The block's powers are taken against the block's own maximum, and then added to a sum that is "
+            "relative to the new m. Subtract the new m in both.",
+        ),
+        Mistake(
             "old sum not rescaled",
             _stepping(old_sum=lambda l, factor: l),
             "The old sum is added as it is. It counts powers of e relative to the old maximum; relative "
@@ -409,6 +421,7 @@ def _walk(
     blocks: Callable[[int, int, int], Any] = lambda T_q, T_k, start: range(0, min(T_k, start + T_q), BLOCK),
     seen: Callable[[Tensor, Tensor], Tensor] = lambda position, at: position >= at,
     first: Callable[[int], int] = lambda start: start,
+    first_key: Callable[[int], int] = lambda begin: begin,
     divide: bool = True,
     rescale: bool = True,
     rescale_sum: bool = True,
@@ -423,7 +436,7 @@ def _walk(
         o = query.new_zeros(*query.shape[:-1], value.shape[-1])
         for begin in blocks(T_q, T_k, int(start)):
             k, v = key[..., begin : begin + BLOCK, :], value[..., begin : begin + BLOCK, :]
-            at = begin + torch.arange(k.shape[-2])
+            at = first_key(begin) + torch.arange(k.shape[-2])
             scores = query @ k.mT / d_k**scale
             scores = scores.masked_fill(~seen(position[:, None], at), -torch.inf)
             larger = torch.maximum(m, scores.amax(-1))
@@ -473,7 +486,7 @@ ATTEND_BLOCK = Exercise(
     minutes=25,
     reference=_attend_block,
     returns=("context", "lse"),
-    forbidden=("softmax", "logsumexp", "scaled_dot_product_attention"),
+    forbidden=("scaled_dot_product_attention",),
     cases=(
         Case(
             "one decimal",
@@ -533,6 +546,12 @@ ATTEND_BLOCK = Exercise(
             "The mask is made as if the block's first query stood at position 0. It stands at start.",
         ),
         Mistake(
+            "place of the block's keys forgotten in the mask",
+            _walk(first_key=lambda begin: 0),
+            "The mask is made as if every block's first key stood at position 0. Key j of a block stands at "
+            "begin + j.",
+        ),
+        Mistake(
             "off by one: the present is hidden",
             _walk(seen=lambda position, at: position > at),
             "A query does not see its own position. The query at position 0 then sees nothing.",
@@ -550,6 +569,12 @@ ATTEND_BLOCK = Exercise(
             _walk(lambda T_q, T_k, start: range(0, max(start // BLOCK * BLOCK, 1), BLOCK)),
             "The walk ends before the block in which the first query itself stands (or visits only the "
             "first block). Keys up to start + T_q - 1 are seen by somebody: go on to there.",
+        ),
+        Mistake(
+            "stops where the first query stands",
+            _walk(lambda T_q, T_k, start: range(0, start, BLOCK)),
+            "The walk stops at start. The later queries of the block see further, up to start + T_q - 1: "
+            "go on to there.",
         ),
         Mistake(
             "short last block left out",

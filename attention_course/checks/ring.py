@@ -244,6 +244,12 @@ def _no_guard(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tup
     return (lse_a - lse).exp()[..., None] * out_a + (lse_b - lse).exp()[..., None] * out_b, lse
 
 
+def _by_the_maximum(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    top = torch.maximum(lse_a, lse_b)
+    a, b = (lse_a - top).exp(), (lse_b - top).exp()
+    return (a[..., None] * out_a + b[..., None] * out_b) / (a + b)[..., None], top + (a + b).log()
+
+
 def _merge_by_sums(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     a, b = lse_a.exp(), lse_b.exp()
     return (a[..., None] * out_a + b[..., None] * out_b) / (a + b)[..., None], (a + b).log()
@@ -379,6 +385,13 @@ MERGE = Exercise(
             "A query that sees nothing in either part has lse = -inf twice, and -inf minus -inf is NaN. "
             "Its out is 0 and its lse stays -inf: put some finite number in its place before you "
             "subtract.",
+        ),
+        Mistake(
+            "nothing minus nothing, by the maximum",
+            _by_the_maximum,
+            "A query that sees nothing in either part has a maximum of -inf, and -inf minus -inf is NaN, in "
+            "out and in lse. Put some finite number in its place before you subtract; its out is 0 and its "
+            "lse stays -inf.",
         ),
         Mistake(
             "state changed in place",
@@ -576,7 +589,7 @@ RING_STEP = Exercise(
             "all or nothing",
             _step(_by_first),
             "You decide once for the whole block, by its first query and key. Some blocks are cut by the "
-            "mask: the own one, and in zigzag order all of them.",
+            "mask: the own one; and in zigzag order half of every other one is hidden, chunk by chunk.",
         ),
         Mistake(
             "filled with -1e9",
@@ -589,6 +602,18 @@ RING_STEP = Exercise(
             _step(block=_unguarded),
             "A query that sees nothing of this block gets NaN: all its scores are -inf, and softmax "
             "divides 0 by 0. Its out from this block is 0, its lse -inf.",
+        ),
+        Mistake(
+            "nothing so far and nothing here",
+            _step(merge=_no_guard),
+            "A query that has seen nothing before and sees nothing of this block gets NaN: its old lse and "
+            "the block's are -inf both, and -inf minus -inf is NaN. Its out stays 0, its lse -inf.",
+        ),
+        Mistake(
+            "nothing so far and nothing here, by the maximum",
+            _step(merge=_by_the_maximum),
+            "A query that has seen nothing before and sees nothing of this block gets NaN, in out and in "
+            "lse: the larger of two -inf is -inf, and -inf minus -inf is NaN. Its out stays 0, its lse -inf.",
         ),
         Mistake(
             "masked after the softmax",
@@ -744,7 +769,13 @@ DEAL = Exercise(
         Mistake(
             "one too far",
             _dealt(lambda r, P: (r, -r)),
-            "The second chunk is number 2 P - r, so process 0 starts again at the beginning. The last "
+            "The second chunk is number -r, so process 0 starts again at the beginning. Counted from the "
+            "end, the last chunk is number -1: for process r it is -1 - r.",
+        ),
+        Mistake(
+            "beyond the last chunk",
+            _dealt(lambda r, P: (r, 2 * P - r)),
+            "The second chunk is number 2 P - r: for process 0 that is 2 P, which does not exist. The last "
             "chunk is number 2 P - 1.",
         ),
         Mistake(
