@@ -279,7 +279,9 @@ def generate(
     """
     _check_task(model, prompt, steps)
     batch, T = prompt.shape
-    caches = caches_for(model, batch=batch, max_length=T + steps - 1)  # nobody reads the last token
+    caches = caches_for(  # nobody reads the last token
+        model, batch=batch, max_length=T + steps - 1, dtype=_dtype_of_rows(model)
+    )
     done = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     tokens, new = [], prompt
     for _ in range(steps):
@@ -293,6 +295,15 @@ def generate(
             break
         new = token[:, None]
     return torch.stack(tokens, dim=1)
+
+
+def _dtype_of_rows(model: LanguageModel) -> torch.dtype:
+    """What the projections give: the weights' dtype, or what autocast makes of float32."""
+    weight = model.embedding.table.weight
+    kind = weight.device.type
+    if weight.dtype == torch.float32 and torch.is_autocast_enabled(kind):
+        return torch.get_autocast_dtype(kind)
+    return weight.dtype
 
 
 def _check_task(model: LanguageModel, prompt: Tensor, steps: int) -> None:

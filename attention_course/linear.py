@@ -8,8 +8,9 @@ A feature map must not give negative numbers, else weights are no weights. Input
 float32 are widened first, and states are kept wide.
 """
 
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,17 @@ Mask = Bool[Tensor, "..."] | None
 CHUNK = 64
 
 
+def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` with autocast off: it would narrow the sums that have just been widened."""
+
+    @functools.wraps(function)
+    def wide(query: Tensor, *arguments: Any, **options: Any) -> Any:
+        with torch.autocast(query.device.type, enabled=False):
+            return function(query, *arguments, **options)
+
+    return wide
+
+
 class LinearState(NamedTuple):
     """All that causal linear attention keeps of the tokens so far, however many they were."""
 
@@ -44,6 +56,7 @@ def elu_plus_one(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
     return torch.where(x > 0, x + 1, x.clamp_max(0).exp())
 
 
+@_wide
 def linear_attention(
     query: Query,
     key: Key,
@@ -78,6 +91,7 @@ def linear_attention(
     return F.pad(context, (0, 0, unseen, 0)).to(value.dtype)
 
 
+@_wide
 def recurrent(
     query: Float[Tensor, "... T d_k"],
     key: Float[Tensor, "... T d_k"],
@@ -104,6 +118,7 @@ def recurrent(
     return torch.cat(rows, dim=-2).to(value.dtype), state
 
 
+@_wide
 def chunked(
     query: Float[Tensor, "... T d_k"],
     key: Float[Tensor, "... T d_k"],
@@ -126,6 +141,7 @@ def chunked(
     return context.to(value.dtype), state
 
 
+@_wide
 def linear_attention_quadratic(
     query: Query,
     key: Key,

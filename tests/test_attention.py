@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_course import masks, scores
+from attention_course import kernels, masks, scores
 from attention_course.attention import (
     attend,
     attention_weights,
@@ -335,6 +335,30 @@ def test_weights_are_those_the_values_are_mixed_with():
     )
 
 
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+@pytest.mark.parametrize("backend", ["auto", "fused", "tiled"])
+def test_a_scale_of_zero_or_less_is_a_scale(backend, scale):
+    query, key, value = (x.float() for x in inputs((2, 3), 5, 5, 4, 4))
+    options = {"is_causal": True, "scale": scale}
+    want = scaled_dot_product_attention(query, key, value, backend="reference", **options)
+    got = scaled_dot_product_attention(query, key, value, backend=backend, **options)
+    assert want.isfinite().all()
+    torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("backend", ["fused", "tiled"])
+def test_a_finite_mask_stays_finite_in_half_precision(backend):
+    query, key, value = (x.half() for x in inputs((1, 2), 3, 5, 4, 4))
+    mask = torch.zeros(3, 5)
+    mask[0] = -1e9  # below what float16 can hold, and yet not -inf: this query is not blind
+    mask[1, 2:] = -torch.inf
+    context = scaled_dot_product_attention(query, key, value, mask, backend=backend)
+    want = scaled_dot_product_attention(query, key, value, mask, backend="reference")
+    torch.testing.assert_close(context[..., 1:, :], want[..., 1:, :], atol=2e-3, rtol=2e-3)
+    assert (context[..., 0, :] != 0).all()
+    assert ((value.amin(-2) <= context[..., 0, :]) & (context[..., 0, :] <= value.amax(-2))).all()
+
+
 @pytest.mark.usefixtures("unchecked")
 class TestBadInput:
     @pytest.mark.parametrize("function", [attend, scaled_dot_product_attention])
@@ -404,10 +428,11 @@ class TestBadInput:
         with pytest.raises(ValueError, match="dropout_p must be at least 0 and below 1"):
             scaled_dot_product_attention(*inputs(), dropout_p=dropout_p)
 
-    @pytest.mark.parametrize("backend", BACKENDS)
-    def test_window(self, backend):
-        with pytest.raises(ValueError, match="at least 1, got 0"):
-            scaled_dot_product_attention(*inputs(), window=0, backend=backend)
+    @pytest.mark.parametrize("backend", kernels.BACKENDS)
+    @pytest.mark.parametrize("window", [0, -3])
+    def test_window(self, backend, window):
+        with pytest.raises(ValueError, match=f"at least 1, got {window}"):
+            scaled_dot_product_attention(*inputs(), window=window, backend=backend)
 
     def test_backend(self):
         with pytest.raises(

@@ -214,6 +214,14 @@ def test_generate_reads_the_prompt_in_one_call_and_each_token_in_one():
     assert lengths == [5, 1, 1, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_generate_under_autocast(dtype):
+    model, prompt = model_of(dtype), some_tokens(5)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert generate(model, prompt, steps=3).shape == (2, 3)
+    torch.testing.assert_close(generate(model, prompt, steps=3), written_slowly(model, prompt, 3))
+
+
 def test_what_follows_the_end_is_the_end():
     model, prompt = model_of(), some_tokens(5, batch=3)
     script = iter(torch.tensor([[1, 0, 2], [0, 3, 4], [5, 6, 0], [7, 7, 7]]))

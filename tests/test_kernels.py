@@ -188,6 +188,19 @@ class TestTiled:
         others = [x.numel() for x in kept if x.numel() not in known]
         assert others == [2 * 40]
 
+    def test_a_mask_changed_before_the_backward_pass_is_noticed(self):
+        inputs, mask = draw((2,), 6, 6, 4, 4), torch.ones(6, 6, dtype=torch.bool)
+        context = scaled_dot_product_attention(*inputs, mask, backend="tiled")
+        mask.tril_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            context.sum().backward()
+
+    def test_a_small_table_takes_a_small_tile(self):
+        inputs = draw((64,), 2, 5, 4, 4)
+        with Largest() as largest:
+            answers("tiled", inputs, torch.ones(64, 2, 4))
+        assert largest.numel <= 64 * 5 * 4  # the keys
+
     def test_under_autocast(self):
         inputs = [x.detach().float() for x in draw((2,), 6, 7, 4, 4)]
         with torch.autocast("cpu", dtype=torch.bfloat16):

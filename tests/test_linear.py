@@ -285,6 +285,18 @@ def test_no_more_than_m_keys_can_ever_get_more_than_half():
     assert (weights > 0.5).any(0).sum() == 3
 
 
+@pytest.mark.parametrize("form", [linear_attention, recurrent, chunked, linear_attention_quadratic])
+def test_autocast_does_not_narrow_the_sums(form):
+    """In bfloat16 256 + 1 is 256: a sum over 1000 tokens would stop there."""
+    query, key, value = torch.zeros(1000, 4), torch.zeros(1000, 4), torch.ones(1000, 4)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = form(query, key, value)
+    context = got if form is linear_attention else got[0]
+    torch.testing.assert_close(context, torch.ones(1000, 4))
+    if form in (recurrent, chunked):
+        torch.testing.assert_close(got[1].S, torch.full((4, 4), 1000.0))
+
+
 def test_elu_plus_one_is_elu_plus_one_and_stays_positive():
     x = torch.linspace(-10, 10, 401, dtype=torch.float64)
     torch.testing.assert_close(elu_plus_one(x), F.elu(x) + 1)

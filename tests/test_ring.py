@@ -1,7 +1,9 @@
 import functools
 import itertools
 import math
+import multiprocessing
 import os
+import pickle
 import time
 
 import numpy as np
@@ -337,6 +339,11 @@ class TestTogether:
     def test_a_process_that_ends(self):
         with pytest.raises(RuntimeError, match="rank 0 ended without an answer"):
             together(leave_without_a_word, [()])
+
+    def test_what_cannot_be_sent_starts_nobody(self):
+        with pytest.raises((AttributeError, pickle.PicklingError), match=r"[Pp]ickle"):
+            together(sleep, [(), (lambda: 0,)])
+        assert not multiprocessing.active_children()
 
     def test_a_process_that_hangs(self):
         began = time.monotonic()

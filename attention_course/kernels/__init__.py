@@ -38,6 +38,8 @@ def choose(
     "auto" is "windowed" on a CPU for a window so narrow that it pays, else "fused". Raises a
     ``ValueError`` for an unknown name, and for a kernel that cannot do what is asked.
     """
+    if window is not None and window < 1:
+        raise ValueError(f"the window's size must be at least 1, got {window}")
     if backend == "auto":
         pays = window is not None and window <= WINDOW_PAYS * key.shape[-2] and query.device.type == "cpu"
         return "windowed" if pays and _lacks("windowed", attn_mask, dropout_p, window) is None else "fused"

@@ -2,6 +2,7 @@
 
 import math
 
+import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -29,9 +30,11 @@ def fused(
     # The flag lets torch skip the blocks above the diagonal, which it does for no mask tensor. It
     # means the same here and in torch only for as many queries as keys.
     flag = is_causal and attn_mask is None and window is None and query.shape[-2] == key.shape[-2]
+    # With it torch hides before it scales: a scale of 0 or less would make NaN of -inf.
+    flag = flag and (scale is None or scale > 0)
     mask = None if flag else masks.with_structure(attn_mask, query, key, is_causal=is_causal, window=window)
     if mask is not None and mask.is_floating_point():
-        mask = mask.to(query.dtype)
+        mask = _narrowed(mask, query.dtype)
     # torch has its fast kernels for [B, H, T, d] alone; [H, T, d] takes several times as long.
     batch = query.shape[:-3]
     folds = query.dim() not in (2, 4) and key.shape[:-3] == value.shape[:-3] == batch
@@ -50,3 +53,11 @@ def fused(
         enable_gqa=enable_gqa,
     )
     return context.reshape(*batch, *context.shape[-3:]) if folds else context
+
+
+def _narrowed(mask: Float[Tensor, "..."], dtype: torch.dtype) -> Float[Tensor, "..."]:
+    """The mask in another dtype; what is finite stays so, as only -inf means: may not look."""
+    lowest = torch.finfo(dtype).min
+    if torch.finfo(mask.dtype).min < lowest:
+        mask = torch.where(mask == -torch.inf, mask, mask.clamp_min(lowest))
+    return mask.to(dtype)

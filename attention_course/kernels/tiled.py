@@ -12,7 +12,7 @@ of w is back = w - 1. Tiles in which no query may see any key are not visited.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float
@@ -123,7 +123,7 @@ class _Tiled(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, tiles: Tiles) -> Tensor:
         context = q.new_zeros(*q.shape[:2], v.shape[-1])
         lse = q.new_full(q.shape[:2], -torch.inf)
-        buffer = _Buffer(q, FORWARD)
+        buffer = _Buffer(q, tiles, FORWARD)
         for i, blocks in tiles.visit(*FORWARD):
             scaled = q[:, i] * scale
             parts = (_answer(scaled, k[:, j], v[:, j], tiles, i, j, buffer) for j in blocks)
@@ -133,25 +133,26 @@ class _Tiled(torch.autograd.Function):
             for part in parts:
                 answer = merge(answer, part)
             context[:, i], lse[:, i] = answer
-        ctx.save_for_backward(q, k, v, context, lse)
-        ctx.scale, ctx.tiles = scale, tiles
+        ctx.save_for_backward(q, k, v, context, lse, tiles.mask)  # autograd sees when one is changed
+        ctx.scale, ctx.tiles = scale, replace(tiles, mask=None)
         return context
 
     @staticmethod
     @once
     def backward(ctx, d_context: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, context, lse = ctx.saved_tensors
+        q, k, v, context, lse, mask = ctx.saved_tensors
+        tiles = replace(ctx.tiles, mask=mask)
         d_q, d_k, d_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # The softmax's Jacobian needs Σ_j w_j dw_j of each query: its context times its context's gradient.
         mean = (d_context * context).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)  # a blind query: exp(-inf - 0) is 0
-        one, two = _Buffer(q, BACKWARD), _Buffer(q, BACKWARD)
-        for i, blocks in ctx.tiles.visit(*BACKWARD):
+        one, two = _Buffer(q, tiles, BACKWARD), _Buffer(q, tiles, BACKWARD)
+        for i, blocks in tiles.visit(*BACKWARD):
             scaled, d_answer = q[:, i] * ctx.scale, d_context[:, i]
             d_scaled = torch.zeros_like(scaled)
             for j in blocks:
                 weights = torch.bmm(scaled, k[:, j].mT, out=one(i, j))
-                ctx.tiles.hide(weights, i, j)
+                tiles.hide(weights, i, j)
                 weights.sub_(lse[:, i]).exp_()
                 d_v[:, j] += weights.mT @ d_answer
                 d_scores = torch.bmm(d_answer, v[:, j].mT, out=two(i, j))
@@ -182,9 +183,10 @@ def _answer(
 class _Buffer:
     """The memory of one tile, used for all of them: fresh pages for each would cost more than the sums."""
 
-    def __init__(self, like: Tensor, shape: tuple[int, int]) -> None:
+    def __init__(self, like: Tensor, tiles: Tiles, shape: tuple[int, int]) -> None:
         self.heads = len(like)
-        self.memory = like.new_empty(self.heads * math.prod(shape))
+        rows, columns = min(shape[0], tiles.T_q), min(shape[1], tiles.T_k)
+        self.memory = like.new_empty(self.heads * rows * columns)
 
     def __call__(self, i: slice, j: slice) -> Float[Tensor, "heads rows columns"]:
         shape = (self.heads, i.stop - i.start, j.stop - j.start)

@@ -68,6 +68,8 @@ def triton_attention(
         raise ImportError(f"{reason}: backend 'triton' needs it (pip install triton), the others do not")
     if reason is not None:
         raise ValueError(f"backend 'triton' cannot take these inputs: {reason}")
+    if window is not None and window < 1:
+        raise ValueError(f"the window's size must be at least 1, got {window}")
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     back = _UNLIMITED if window is None else window - 1
     ahead = 0 if is_causal else back

@@ -42,17 +42,18 @@ def together(
         context.set_forkserver_preload([__name__, function.__module__, *_SLOW])
     world = len(per_process)
     with tempfile.TemporaryDirectory() as folder:
+        # Pickled by hand, tensors travel as bytes; else torch would put them in shared memory.
+        calls = [pickle.dumps((function, arguments)) for arguments in per_process]
         ends, processes = [], []
-        for rank, arguments in enumerate(per_process):
-            mine, theirs = context.Pipe(duplex=False)
-            # Pickled by hand, tensors travel as bytes; else torch would put them in shared memory.
-            call = pickle.dumps((function, arguments))
-            setting = (backend, rank, world, folder, timeout)
-            processes.append(context.Process(target=_work, args=(theirs, call, *setting), daemon=True))
-            processes[-1].start()
-            theirs.close()
-            ends.append(mine)
         try:
+            for rank, call in enumerate(calls):
+                mine, theirs = context.Pipe(duplex=False)
+                setting = (backend, rank, world, folder, timeout)
+                process = context.Process(target=_work, args=(theirs, call, *setting), daemon=True)
+                process.start()
+                processes.append(process)
+                theirs.close()
+                ends.append(mine)
             return _answers(ends, timeout)
         finally:
             for process in processes:
@@ -73,7 +74,7 @@ def _answers(ends: list[connection.Connection], timeout: float) -> list[Any]:
             rank = ends.index(end)
             try:
                 failed, content = pickle.loads(end.recv_bytes())
-            except EOFError:
+            except (EOFError, OSError):  # nothing, or half of it
                 raise RuntimeError(f"the process of rank {rank} ended without an answer") from None
             if failed:
                 raise RuntimeError(f"rank {rank} failed:\n{content}")
