@@ -1,10 +1,13 @@
 """What a page shows besides figures: tables of what was just computed, and the package's own source."""
 
 import inspect
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from IPython.display import Markdown
+
+from attention_course.lab import machine
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], *, text_columns: int = 1) -> Markdown:
@@ -29,3 +32,10 @@ def source(*functions: Callable[..., Any]) -> Markdown:
     """Return the package's own source of ``functions``, so that page and package cannot drift apart."""
     text = "\n\n".join(inspect.getsource(function).rstrip() for function in functions)
     return Markdown(f"```python\n{text}\n```")
+
+
+def took(began: float) -> Markdown:
+    """Return a sentence: how long ago ``began`` was, on ``time.perf_counter``'s clock, and on what machine."""
+    seconds, cores = time.perf_counter() - began, machine.cores()
+    where = f"{cores} core{'s' * (cores != 1)} of this processor: {machine.processor()}"
+    return Markdown(f"All code on this page took {seconds:.0f} seconds on {where}.")

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from attention_course.lab import store
+from attention_course.lab.machine import cores
 
 Loss = Callable[[nn.Module, Any], Float[Tensor, ""]]
 
@@ -95,7 +96,7 @@ def side_by_side(
     calls = [pickle.dumps((function, job)) for job in jobs]
     answers = [store.reused(call) for call in calls]
     missing = [i for i, answer in enumerate(answers) if answer is None]
-    workers = min(len(missing), workers or available_cores())
+    workers = min(len(missing), workers or cores())
     if workers > 0:
         # spawn, not fork: a forked child inherits the parent's thread pools in an unusable state.
         context = get_context("spawn")
@@ -106,13 +107,6 @@ def side_by_side(
                 answers[i] = finished.result()
                 store.keep(calls[i], answers[i])
     return [pickle.loads(answer) for answer in answers]
-
-
-def available_cores() -> int:
-    """Return how many processor cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def progress(items: Iterable[Any], what: str, total: int | None = None) -> Iterable[Any]:
