@@ -1,7 +1,7 @@
 """A small model that writes characters, and what it costs to share keys and values between its heads.
 
-Chapter 9 trains it on the manual that Python carries (see ``length.documentation``), with as many key
-heads as query heads, with two, and with one. What fewer key heads save in parameters goes into the
+Chapter 9 trains it on a part of Python's manual (see ``length.documentation``), with as many key heads
+as query heads, with two, and with one. What fewer key heads save in parameters goes into the
 feed-forward network, so that all models are of one size.
 """
 
