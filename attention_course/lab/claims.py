@@ -9,9 +9,10 @@ on where it comes out otherwise, saying so in place; ``ATTENTION_COURSE_CLAIMS=s
 import html
 import math
 import os
-from collections.abc import Iterator, Mapping
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, SupportsFloat
 
 #: where a cell's output carries its claims for those who read the executed notebook
 MIME = "application/vnd.attention-course.claims+json"
@@ -30,9 +31,9 @@ class Claim:
     """
 
     words: str
-    number: float
-    at_least: float | None = None
-    at_most: float | None = None
+    number: SupportsFloat
+    at_least: float | int | None = None
+    at_most: float | int | None = None
 
     def __post_init__(self) -> None:
         if not self.words.strip():
@@ -134,13 +135,35 @@ def carried(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             yield from output.get("data", {}).get(MIME, ())
 
 
+def margin(
+    numbers: Sequence[float | None], at_least: float | int | None, at_most: float | int | None
+) -> float:
+    """Return how far the mean of ``numbers`` is from the nearer bound, in their standard deviations.
+
+    Negative beyond the bound. Without any spread it is infinite; a number that was not finite (``None``)
+    breaks every bound. Raises a ``ValueError`` for fewer than two numbers.
+    """
+    if len(numbers) < 2:
+        raise ValueError(f"a spread needs at least two numbers, got {len(numbers)}")
+    if any(number is None or not math.isfinite(number) for number in numbers):
+        return -math.inf
+    mean, spread = statistics.fmean(numbers), statistics.stdev(numbers)
+    room = min(
+        math.inf if at_least is None else mean - at_least,
+        math.inf if at_most is None else at_most - mean,
+    )
+    if spread == 0:
+        return math.inf if room >= 0 else -math.inf
+    return room / spread
+
+
 def _summary(statements: tuple[Claim, ...]) -> str:
     count, broken = len(statements), sum(not claim.held for claim in statements)
     what = f"{count} statement{'s' * (count != 1)} checked on this run"
     return f"✗ {what}, {broken} came out otherwise" if broken else f"✓ {what}"
 
 
-def _short(number: float) -> str:
+def _short(number: float | int) -> str:
     """The number with the digits a reader can use."""
     if math.isfinite(number) and number == int(number) and abs(number) < 1e6:
         return f"{int(number):,}".replace("-", "−")

@@ -35,7 +35,7 @@ def source(*functions: Callable[..., Any]) -> Markdown:
 
 
 def took(began: float) -> Markdown:
-    """Return a sentence: how long ago ``began`` was, on ``time.perf_counter``'s clock, and on what machine."""
+    """Return a sentence: how long ago ``began`` was, by ``time.perf_counter``, and on which machine."""
     seconds, cores = time.perf_counter() - began, machine.cores()
     where = f"{cores} core{'s' * (cores != 1)} of this processor: {machine.processor()}"
     return Markdown(f"All code on this page took {seconds:.0f} seconds on {where}.")

@@ -1,0 +1,293 @@
+"""Run notebooks again under other seeds and other arithmetic: how far is each claim from its bound?
+
+    python benchmarks/replicate.py                  # every notebook with claims, 12 replications each
+    python benchmarks/replicate.py 02 07 --replications 24
+
+A replication moves every seed (data, first weights, order), and some of them change how the processor is
+used. What was run is kept in _build/replications and not run again while the notebook's code and what it
+imports stay the same: stop with Ctrl-C, go on later. The table goes to benchmarks/results.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from queue import SimpleQueue
+
+import nbformat
+import numpy
+import torch
+from nbclient import NotebookClient
+from tqdm import tqdm
+
+from attention_course.lab.claims import carried, margin
+from attention_course.lab.closure import notebook_digest
+from attention_course.lab.machine import cores, processor
+
+ROOT = Path(__file__).resolve().parents[1]
+SEEDS = Path(__file__).with_name("replication")  # its sitecustomize moves the seeds
+KEPT = ROOT / "_build" / "replications"
+RESULTS = ROOT / "benchmarks" / "results"
+#: the pages promise their seconds on two cores, so each notebook gets two
+CORES = 2
+SECONDS = 3600
+#: what a margin must be so that a claim with hundreds beside it holds on nearly every machine
+ENOUGH = 4.0
+
+ARITHMETIC = {
+    "as it comes": {},
+    # what processors without AVX-512 do
+    "AVX2": {
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+    },
+    # no vectors in torch's own loops, and MKL's path for any processor
+    "portable": {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"},
+}
+
+
+def setting(number: int) -> dict[str, str]:
+    """Return the environment of replication ``number``; 0 is the book as it is."""
+    threads = str(1 + number % 2)
+    return {
+        "ATTENTION_COURSE_SEED_OFFSET": str(1000 * number),
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        **ARITHMETIC[arithmetic(number)],
+    }
+
+
+def arithmetic(number: int) -> str:
+    """Return the name of the arithmetic of replication ``number``; the portable one is slow, hence rarer."""
+    if number % 7 == 2:
+        return "portable"
+    return "AVX2" if number % 4 == 3 else "as it comes"
+
+
+def notebooks(chosen: Sequence[str]) -> list[Path]:
+    """Return the notebooks with claims whose names begin with one of ``chosen``, or all of them.
+
+    Raises a ``ValueError`` for a name that no such notebook has.
+    """
+    paths = [
+        path
+        for path in sorted((ROOT / "book").glob("*.ipynb"))
+        if "lab.claims import" in path.read_text(encoding="utf8")
+    ]
+    for start in chosen:
+        if not any(path.name.startswith(start) for path in paths):
+            raise ValueError(
+                f"no notebook with claims is called {start}…; there are {[p.stem for p in paths]}"
+            )
+    return [path for path in paths if not chosen or path.name.startswith(tuple(chosen))]
+
+
+# One replication, in a process of its own ------------------------------------------------------
+
+
+def execute(path: Path, number: int, result: Path) -> None:
+    """Run the notebook at ``path`` in the environment this process was given, and write what it claims."""
+    notebook = nbformat.read(path, as_version=4)
+    began = time.perf_counter()
+    # A plain assertion that another seed breaks must not hide the claims behind it.
+    client = NotebookClient(
+        notebook, timeout=SECONDS, allow_errors=True, resources={"metadata": {"path": str(path.parent)}}
+    )
+    client.execute()
+    found = {
+        "seeds": 1000 * number,
+        "arithmetic": arithmetic(number),
+        "threads": int(os.environ["OMP_NUM_THREADS"]),
+        "processor": processor(),
+        "versions": f"Python {sys.version.split()[0]}, torch {torch.__version__}, numpy {numpy.__version__}",
+        "seconds": round(time.perf_counter() - began, 1),
+        "errors": list(errors(notebook)),
+        "claims": list(carried(notebook)),
+    }
+    unfinished = result.with_suffix(".unfinished")
+    unfinished.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf8")
+    unfinished.replace(result)
+
+
+def errors(notebook: nbformat.NotebookNode) -> Iterator[str]:
+    """Yield what the cells raised: a plain assertion that fails here is a claim in disguise."""
+    for number, cell in enumerate(notebook.cells):
+        for output in cell.get("outputs", ()):
+            if output.output_type == "error":
+                yield f"cell {number}: {output.ename}: {output.evalue}"[:300]
+
+
+# All of them -----------------------------------------------------------------------------------
+
+
+def replicate(paths: Sequence[Path], count: int, jobs: int) -> list[str]:
+    """Run what is not kept yet, ``jobs`` at once, each on cores of its own; return what failed to run."""
+    tasks = [(path, number) for number in range(1, count + 1) for path in paths]
+    missing = [(path, number) for path, number in tasks if not place(path, number).exists()]
+    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    slots: SimpleQueue[list[int]] = SimpleQueue()
+    for job in range(jobs):
+        slots.put(available[job * CORES : (job + 1) * CORES] or available)
+    failed = []
+    with ThreadPoolExecutor(jobs) as pool:
+        order = {pool.submit(started, path, number, slots): (path, number) for path, number in missing}
+        bar = tqdm(total=len(tasks), initial=len(tasks) - len(missing), desc="replications")
+        try:
+            for future in as_completed(order):
+                path, number = order[future]
+                if problem := future.result():
+                    failed.append(f"{path.stem}, replication {number}: {problem}")
+                bar.update()
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
+        finally:
+            bar.close()
+    return failed
+
+
+def started(path: Path, number: int, slots: "SimpleQueue[list[int]]") -> str:
+    """Run one replication in a process on the next free cores; return why it failed, or nothing."""
+    own = slots.get()
+    try:
+        result = place(path, number)
+        result.parent.mkdir(parents=True, exist_ok=True)
+        runs = str(KEPT / "runs" / str(number))
+        environment = {
+            **os.environ,
+            **setting(number),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(SEEDS), os.environ.get("PYTHONPATH", "")))),
+            "ATTENTION_COURSE_CLAIMS": "report",
+            "ATTENTION_COURSE_KEEP_RUNS": runs,
+            "ATTENTION_COURSE_REUSE_RUNS": runs,
+        }
+        command = [sys.executable, __file__, "--execute", str(path), str(number), str(result)]
+        command += ["--on", ",".join(map(str, own))]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        return "" if done.returncode == 0 else done.stderr.strip()[-500:]
+    finally:
+        slots.put(own)
+
+
+def place(path: Path, number: int) -> Path:
+    """Where the result of a replication is kept: under the digest of all that it depends on."""
+    return KEPT / path.stem / notebook_digest(path) / f"{number}.json"
+
+
+# The table -------------------------------------------------------------------------------------
+
+
+def collected(paths: Sequence[Path], count: int) -> dict[str, dict]:
+    """Return runs, errors and claims with their numbers over the replications, by notebook."""
+    result = {}
+    for path in paths:
+        kept = [place(path, number) for number in range(1, count + 1)]
+        runs = [json.loads(file.read_text(encoding="utf8")) for file in kept if file.exists()]
+        if not runs:
+            continue
+        statements: dict[str, dict] = {}
+        for run in runs:
+            for claim in run.pop("claims"):
+                kept_claim = statements.setdefault(claim["words"], {**claim, "numbers": []})
+                kept_claim["numbers"].append(claim["number"])
+        for claim in statements.values():
+            del claim["number"], claim["held"]
+        result[path.stem] = {"commit": commit(), "runs": runs, "claims": list(statements.values())}
+    return result
+
+
+def commit() -> str:
+    """Return the commit of the sources, marked where they differ from it."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip() or "unknown"
+
+
+def table(found: dict[str, dict]) -> Iterator[str]:
+    """Yield the lines of the table, the least sure claim of each notebook first."""
+    for name, notebook in found.items():
+        runs, count = notebook["runs"], len(notebook["runs"])
+        ways = sorted({run["arithmetic"] for run in runs})
+        yield f"{name}: {count} replications ({', '.join(ways)}), commit {notebook['commit']}"
+        for where in sorted({f"{run['processor']}, {run['versions']}" for run in runs}):
+            yield f"  {where}"
+        for error, times in counted(error for run in runs for error in run["errors"]).items():
+            yield f"  BROKE {times} of {count}: {error.splitlines()[0]}"
+        rows = []
+        for claim in notebook["claims"]:
+            numbers = [number for number in claim["numbers"] if number is not None]
+            bounds = claim["at_least"], claim["at_most"]
+            rows.append((margin(claim["numbers"], *bounds), bounds, claim, numbers))
+        for sure, (low, high), claim, numbers in sorted(rows, key=lambda row: row[0]):
+            held = sum(
+                number is not None and (low is None or low <= number) and (high is None or number <= high)
+                for number in claim["numbers"]
+            )
+            mean = statistics.fmean(numbers) if numbers else float("nan")
+            spread = statistics.stdev(numbers) if len(numbers) > 1 else float("nan")
+            bound = " ".join(f"{sign} {b:g}" for sign, b in (("≥", low), ("≤", high)) if b is not None)
+            flag = " " if sure >= ENOUGH else "!"
+            yield (
+                f" {flag}held {held:2d}/{len(claim['numbers']):2d}  margin {sure:6.1f}  "
+                f"{mean:10.4g} ± {spread:<9.2g} {bound:<16} {claim['words']}"
+            )
+        yield ""
+
+
+def counted(items: Iterator[str]) -> dict[str, int]:
+    result: dict[str, int] = {}
+    for item in items:
+        result[item] = result.get(item, 0) + 1
+    return result
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("notebook", nargs="*", help="how its name begins: 02, alignment; all unless given")
+    parser.add_argument("--replications", type=int, default=12, metavar="N")
+    parser.add_argument("--jobs", type=int, default=max(1, cores() // CORES), metavar="N", help="at once")
+    parser.add_argument("--table", action="store_true", help="run nothing: the table of what is kept")
+    parser.add_argument("--execute", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--on", default="", help=argparse.SUPPRESS)
+    asked = parser.parse_args()
+    if asked.execute:
+        if asked.on and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, map(int, asked.on.split(",")))
+        path, number, result = asked.execute
+        execute(Path(path), int(number), Path(result))
+        return 0
+    if asked.replications < 2 or asked.jobs < 1:
+        parser.error("a spread needs at least two replications, and somebody to run them")
+    try:
+        paths = notebooks(asked.notebook)
+    except ValueError as error:
+        parser.error(str(error))
+    failed = [] if asked.table else replicate(paths, asked.replications, asked.jobs)
+    write(collected(paths, asked.replications))
+    for problem in failed:
+        print(f"did not run: {problem}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def write(found: dict[str, dict]) -> None:
+    """Put what was found beside what is known of other notebooks, and print its table."""
+    RESULTS.mkdir(exist_ok=True)
+    raw, text = RESULTS / "replications.json", RESULTS / "replications.txt"
+    known = json.loads(raw.read_text(encoding="utf8")) if raw.exists() else {}
+    known = dict(sorted({**known, **found}.items()))
+    raw.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
+    text.write_text("\n".join(table(known)) + "\n", encoding="utf8")
+    print("\n".join(table(found)))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
