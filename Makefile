@@ -17,7 +17,7 @@ RUNS := $(CURDIR)/_build/runs
 NOTEBOOKS := $(wildcard book exercises/source)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test serve lab tidy repository clean distclean
+.PHONY: help environment book test replicate serve lab tidy repository clean distclean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -55,6 +55,9 @@ test: book ## run every test: package, exercises, notebooks, built pages (again:
 		date "+%Y-%m-%d %H:%M" > _build/tested.when; \
 		echo "$$state" > _build/tested; \
 	fi
+
+replicate: environment ## run notebooks under other seeds and arithmetic (ONLY="02 07" REPLICATIONS=12 JOBS=1)
+	@$(BIN)/python benchmarks/replicate.py $(ONLY) $(if $(REPLICATIONS),--replications $(REPLICATIONS)) $(if $(JOBS),--jobs $(JOBS))
 
 serve: book ## build the book and serve it on this machine (PORT=8000)
 	@echo "Serving the book at http://localhost:$(PORT)/ (stop with Ctrl-C)"
