@@ -13,6 +13,7 @@ from pathlib import Path
 from attention_course.checks.exercise import Chapter, Exercise
 from attention_course.checks.registry import MODULES, find_chapter
 from attention_course.grading.cells import Cell, Unreadable, read_cells
+from attention_course.grading.shown import is_module, shown
 
 _COURSE = Path(__file__).parents[1]
 #: these hold the answers
@@ -43,7 +44,7 @@ class Assignment:
     tasks: tuple[Task, ...]
     #: the code cells of the released notebook
     starter: tuple[str, ...]
-    #: path within ``attention_course`` -> content: what the released notebook imports of it
+    #: path within ``attention_course`` -> content: what the released notebook uses of it
     files: dict[str, bytes]
     #: other modules it imports
     preload: tuple[str, ...]
@@ -79,10 +80,25 @@ def load(exercises: Path, name: str) -> Assignment:
     chapter = find_chapter(name)
     starter = tuple(_source(cell) for cell in cells if cell["cell_type"] == "code")
     tasks = tuple(_task(exercise, cells, handed_out) for exercise in chapter.exercises)
-    imported = sorted(set(_imports("\n".join(map(_python, starter)))))
-    files = _visible(imported)
-    preload = sorted({one.partition(".")[0] for one in imported} - {"attention_course"})
-    return Assignment(chapter, tasks, starter, files, tuple(preload), _digest(content, files))
+    given = [_python(source) for source in starter]
+    files = shown(given)
+    preload = {module.partition(".")[0] for source in given for module in _imports(source)}
+    preload -= {"attention_course"}
+    return Assignment(chapter, tasks, starter, files, tuple(sorted(preload)), _digest(content, files))
+
+
+def official(exercises: Path, name: str) -> bytes:
+    """The notebook with the official solutions of the assignment ``name``.
+
+    Raises:
+        AssignmentError: there is none.
+    """
+    source = exercises / "source" / name / f"{name}.ipynb"
+    try:
+        return source.read_bytes()
+    except OSError as error:
+        said = error.strerror or error
+        raise AssignmentError(f"the official solution {source} cannot be read: {said}") from None
 
 
 def _source(cell: dict) -> str:
@@ -107,7 +123,8 @@ def _task(exercise: Exercise, cells: Sequence[dict], handed_out: Path) -> Task:
 
 def checks(exercise: str, source: str) -> bool:
     """Whether a cell's text calls the check of ``exercise``, on a line that is no comment."""
-    call = rf"""^[^#\n]*\bcheck\(\s*(?:name\s*=\s*)?["']{re.escape(exercise)}["']"""
+    name = rf"""["']{re.escape(exercise)}["']"""
+    call = rf"""^[^#\n]*\bcheck\(\s*(?:(?:name\s*=\s*)?|function\s*=\s*\w+\s*,\s*name\s*=\s*){name}"""
     return bool(re.search(call, source, re.MULTILINE))
 
 
@@ -128,7 +145,7 @@ def key(assignment: Assignment, content: bytes, seed: int) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-# What a notebook may import of the course -----------------------------------------------------
+# What a notebook imports ----------------------------------------------------------------------
 
 
 def _python(source: str) -> str:
@@ -137,36 +154,12 @@ def _python(source: str) -> str:
 
 
 def _imports(source: str) -> Iterator[str]:
-    """The full names of all that ``source`` imports; of ``from a import b``, both a and a.b."""
+    """The full names of all modules that ``source`` imports."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module
-            yield from (f"{node.module}.{name.name}" for name in node.names)
-
-
-def _visible(imported: Sequence[str]) -> dict[str, bytes]:
-    """The modules of the course behind ``imported``, and behind what they import in turn.
-
-    The package's own ``__init__`` would bring the whole course along, so inside it is empty.
-    """
-    files: dict[str, bytes] = {"__init__.py": b""}
-    waiting = list(imported)
-    while waiting:
-        name = waiting.pop()
-        parts = name.split(".")
-        if parts[0] != "attention_course" or len(parts) == 1 or parts[1] in _HIDDEN:
-            continue
-        path = _COURSE.joinpath(*parts[1:])
-        if len(parts) > 2:
-            waiting.append(".".join(parts[:-1]))
-        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-        place = str(path.relative_to(_COURSE))
-        if path.is_file() and place not in files:
-            files[place] = path.read_bytes()
-            waiting += _imports(files[place].decode())
-    return files
 
 
 # Where each exercise stands in a submission ---------------------------------------------------
@@ -225,7 +218,8 @@ _CHECKS = 5
 #: ways around a name that is not to be used
 _DETOURS = re.compile(
     r"\b__import__\b|\bimportlib\b|\bsys[ \t]*\.[ \t]*modules\b|\bexec[ \t]*\(|(?<!\.)\beval[ \t]*\(|"
-    r"\btorch[ \t]*\.[ \t]*(?:_\w+|ops\b|jit\b)|\bgetattr[ \t]*\([ \t]*(?:torch|F)\b"
+    r"\btorch[ \t]*\.[ \t]*(?:_\w+|ops\b|jit\b)|\bgetattr[ \t]*\([ \t]*(?:torch|F)\b|"
+    r"\bDisableTorchFunction\w*"
 )
 #: what a person is shown of one notebook
 FLAGS, _FLAG_LENGTH = 20, 200
@@ -251,7 +245,7 @@ def _all_flags(
     # every search is linear in the text: it is a stranger's
     starter = {_lines(source) for source in assignment.starter}
     own = [(index, source) for index, source in code if _lines(source) not in starter]
-    course = _course_names(_bare(source) for _, source in code)
+    course = _course_names((_bare(source) for _, source in code), _given(assignment))
     for task in assignment.tasks:
         text = "\n".join(_bare(cells[index].source) for index in answers[task.exercise.name])
         words = set(re.findall(r"\w+", text))
@@ -283,17 +277,39 @@ def _bare(source: str) -> str:
     return re.sub(r"#[^\n]*", "", source)
 
 
-def _course_names(sources: Iterator[str]) -> set[str]:
-    """Names that stand for the course's own code, but for its data (lab) and its checks."""
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+(attention_course[\w.]*)[ \t]+import[ \t]+(?:\(([\w\s,]+)\)|([\w \t,]+))|"
+    r"import[ \t]+(attention_course[\w.]*)[ \t]+as[ \t]+(\w+))",
+    re.MULTILINE,
+)
+
+
+def _course_imports(source: str) -> Iterator[tuple[str, str]]:
+    """(full name, name here) of what a text imports of the course, but for its data and its checks."""
+    for start, several, listed, module, alias in _IMPORT.findall(source):
+        names = [(module, alias)] if alias else []
+        for one in (several or listed).split(","):
+            words = one.split()
+            if words:
+                names.append((f"{start}.{words[0]}", words[-1]))
+        for name, here in names:
+            if name.split(".")[1:2] not in (["lab"], ["checks"]):
+                yield name, here
+
+
+def _given(assignment: Assignment) -> set[str]:
+    """What the assignment hands to its answers: functions that its own cells import by name, unless
+    they are what it asks for. A module holds more than what was meant, so it is not given."""
+    asked = {name for task in assignment.tasks for name in (task.function, *task.exercise.forbidden)}
+    imported = {name for source in assignment.starter for name, _ in _course_imports(_bare(source))}
+    return {name for name in imported if name.rpartition(".")[2] not in asked and not is_module(name)}
+
+
+def _course_names(sources: Iterator[str], given: set[str]) -> set[str]:
+    """Names that stand for the course's own code, but for what is given, its data and its checks."""
     names = set()
     for source in sources:
-        pattern = r"^[ \t]*(?:from[ \t]+(attention_course[\w.]*)[ \t]+import[ \t]+\(?([\w \t,]+)|import[ \t]+(attention_course[\w.]*)[ \t]+as[ \t]+(\w+))"  # noqa: E501
-        for start, listed, module, alias in re.findall(pattern, source, re.MULTILINE):
-            module = start or module
-            if module.split(".")[1:2] in (["lab"], ["checks"]) or listed.strip() in ("lab", "checks"):
-                continue
-            bound = [alias] if alias else [one.split()[-1] for one in listed.split(",") if one.strip()]
-            names |= set(bound) - {"lab", "checks"}
+        names |= {here for name, here in _course_imports(source) if name not in given}
         if re.search(r"^[ \t]*import[ \t]+attention_course", source, re.MULTILINE):
             names.add("attention_course")
     return names

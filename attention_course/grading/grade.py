@@ -1,5 +1,6 @@
 """Grade one submission: run its cells, call its functions, judge the values that come back."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -21,6 +22,8 @@ from attention_course.grading.remote import Ended, Launcher, NotAFunction, Sessi
 _STARTS = 8
 #: the worst that happened is what is told
 _ORDER = ("graded", "timeout", "crashed", "refused")
+#: may ask for the inputs that learners see
+_INPUTS = re.compile(r"^[^#\n]*\binputs\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,7 @@ class _Run:
 
     def _through(self, notebook: Session) -> None:
         self.current = None
-        if any("inputs" in source for _, source in self.plan.code):  # most do not ask for them
+        if any(_INPUTS.search(source) for _, source in self.plan.code):  # they take time to send
             notebook.public_inputs(public_inputs(self.assignment))
         for index, source in self.plan.code:
             if not any(self._open(task, index) for task in self.assignment.tasks):
@@ -168,16 +171,16 @@ class _Run:
                         self._worse("timeout")
             for task in self.assignment.tasks:
                 if index in self.plan.judged[task.exercise.name]:
-                    self._judge(task, notebook)
+                    self._judge(task, notebook, index)
         for task in self.assignment.tasks:
             if self._open(task, len(self.cells)):
-                self._judge(task, notebook)
+                self._judge(task, notebook, len(self.cells))
 
-    def _judge(self, task: Task, notebook: Session) -> None:
+    def _judge(self, task: Task, notebook: Session, index: int) -> None:
         if self._stands(task):
             return
         self.current = task
-        self._conclude(task, self._ask(task, notebook))
+        self._conclude(task, self._ask(task, notebook, index))
 
     def _open(self, task: Task, index: int) -> bool:
         """Whether the verdict can change from the cell at ``index`` on: there is none yet, or some answer,
@@ -204,12 +207,16 @@ class _Run:
         if not known or judged.stands or known.status == "missing":
             self.judged[task.exercise.name] = judged
 
-    def _ask(self, task: Task, notebook: Session) -> Judged:
+    def _ask(self, task: Task, notebook: Session, index: int) -> Judged:
         exercise = task.exercise
+        places = self.plan.answers[exercise.name]
+        written = 1 + max((place for place in places if place <= index), default=-1)
         absent: list[NotAFunction] = []
 
         def run(inputs: Inputs, cotangents: tuple[Tensor, ...] | None) -> Outcome:
-            outcome = notebook.call(task.function, inputs, cotangents, exercise.forbidden, exercise.name)
+            outcome = notebook.call(
+                task.function, inputs, cotangents, exercise.forbidden, exercise.name, written
+            )
             if isinstance(outcome, NotAFunction):
                 absent.append(outcome)
                 raise _Absent

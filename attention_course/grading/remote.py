@@ -215,7 +215,12 @@ class Session:
         return _raised(answer, f"ran longer than {self.limits.cell:g} s and was stopped")
 
     def public_inputs(self, cases: Mapping[str, Mapping[str, Inputs]]) -> None:
-        """Give the notebook what ``inputs(exercise, case)`` shows on a learner's own machine."""
+        """Give a fresh process what ``inputs(exercise, case)`` shows on a learner's own machine.
+
+        Raises:
+            SandboxError: it could not be given; no line of the notebook has run yet.
+            Ended: the notebook's time is over.
+        """
         tensors: list[Tensor] = []
         placed: dict[str, dict[str, list[int]]] = {}
         for exercise, of_cases in cases.items():
@@ -223,7 +228,12 @@ class Session:
             for case, inputs in of_cases.items():
                 placed[exercise][case] = list(range(len(tensors), len(tensors) + len(inputs)))
                 tensors += inputs
-        self._ask({"do": "inputs", "cases": placed}, tensors, _OURS)
+        try:
+            self._ask({"do": "inputs", "cases": placed}, tensors, _OURS)
+        except Ended as ended:
+            if monotonic() > self.deadline:
+                raise
+            raise SandboxError(f"a notebook's process {ended.why} before its first cell") from None
 
     def call(
         self,
@@ -232,17 +242,19 @@ class Session:
         cotangents: Inputs | None = None,
         watched: Sequence[str] = (),
         exercise: str = "",
+        written: int = 0,
     ) -> Outcome | NotAFunction:
         """Call a function of the notebook; what it did, as values.
 
-        Where nothing bears its name, it is what the notebook's own check of ``exercise`` was called with.
+        It is what the notebook's own check of ``exercise`` was last handed, in the cell with the number
+        ``written`` or a later one; else what bears the ``name``.
 
         Raises:
             Ended: the process is gone, or had to be.
         """
         request = {
             "do": "call", "name": name, "inputs": len(inputs), "gradient": cotangents is not None,
-            "watched": list(watched), "exercise": exercise,
+            "watched": list(watched), "exercise": exercise, "written": written,
         }  # fmt: skip
         answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], self.limits.call)
         try:
@@ -255,7 +267,8 @@ class Session:
     def _ask(self, request: dict, tensors: list[Tensor], seconds: float) -> tuple[dict, list[Tensor]]:
         seconds = min(seconds, max(self.deadline - monotonic(), 0.001))
         try:
-            wire.send(self.channel, {**request, "seconds": seconds}, tensors, _OURS)
+            # a frame of ours that is too large is no WireError: whatever is in it, it is ours
+            wire.send(self.channel, {**request, "seconds": seconds}, tensors, _OURS, wire.FROM_GRADER)
             answer, results = wire.receive(self.channel, seconds + _GRACE, _every(0.05, self._watch))
         except wire.WireTimeout:
             raise Ended("timeout", f"ran longer than {seconds:g} s and could not be stopped") from None

@@ -2,7 +2,8 @@
 
 A frame is a header in JSON and, behind it, the bytes of the tensors the header names. Nothing here
 can make the reader run code: no pickle, no torch.load, no type is looked up by name but a dtype from
-a fixed list. Reading is bounded in bytes, in depth and in time.
+a fixed list. Reading is bounded in bytes, in number, in depth and in time: tightly what a stranger's
+process writes (:data:`FROM_NOTEBOOK`), widely what the grader writes (:data:`FROM_GRADER`).
 """
 
 import json
@@ -10,6 +11,7 @@ import math
 import select
 import socket
 import struct
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -20,7 +22,22 @@ from attention_course.checks.observe import is_plain
 
 #: one frame: what the largest case of any exercise needs, many times over
 FRAME_BYTES = 64 << 20
-HEADER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that one frame may hold: bytes of tensors, bytes of text, tensors."""
+
+    bytes: int
+    header: int
+    tensors: int
+
+
+#: an answer to one call
+FROM_NOTEBOOK = Bounds(FRAME_BYTES, 1 << 20, 64)
+#: the inputs of all cases of a chapter at once, of which there may be hundreds
+FROM_GRADER = Bounds(FRAME_BYTES, 16 << 20, 10_000)
+
 _LENGTHS = struct.Struct("!IQ")
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -51,18 +68,20 @@ class TooLarge(ValueError):
 # Frames ---------------------------------------------------------------------------------------
 
 
-def pack(header: dict[str, Any], tensors: list[Tensor]) -> bytes:
+def pack(header: dict[str, Any], tensors: list[Tensor], bounds: Bounds = FROM_NOTEBOOK) -> bytes:
     """One frame; ``header`` is JSON and refers to ``tensors`` by their index.
 
     Raises:
-        TooLarge: it would be larger than ``FRAME_BYTES``.
+        TooLarge: it would hold more than ``bounds`` allow.
     """
+    if len(tensors) > bounds.tensors:
+        raise TooLarge(f"{len(tensors):,} tensors")
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    if size > FRAME_BYTES:  # known before a byte is copied: an expanded tensor may claim terabytes
+    if size > bounds.bytes:  # known before a byte is copied: an expanded tensor may claim terabytes
         raise TooLarge(f"{size / 2**20:,.0f} MiB")
     described = [{"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape)} for tensor in tensors]
     text = json.dumps({**header, "tensors": described}).encode()
-    if len(text) > HEADER_BYTES:
+    if len(text) > bounds.header:
         raise TooLarge(f"{len(text) / 2**20:,.0f} MiB of text")
     payload = b"".join(map(_bytes, tensors))
     return _LENGTHS.pack(len(text), len(payload)) + text + payload
@@ -73,13 +92,19 @@ def _bytes(tensor: Tensor) -> bytes:
     return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
-def send(channel: socket.socket, header: dict[str, Any], tensors: list[Tensor], seconds: float) -> None:
-    """Write one frame.
+def send(
+    channel: socket.socket,
+    header: dict[str, Any],
+    tensors: list[Tensor],
+    seconds: float,
+    bounds: Bounds = FROM_NOTEBOOK,
+) -> None:
+    """Write one frame within ``bounds``.
 
     Raises:
         TooLarge, WireClosed, WireTimeout.
     """
-    view, deadline = memoryview(pack(header, tensors)), monotonic() + seconds
+    view, deadline = memoryview(pack(header, tensors, bounds)), monotonic() + seconds
     while view:
         _wait(channel, deadline, write=True)
         try:
@@ -90,18 +115,23 @@ def send(channel: socket.socket, header: dict[str, Any], tensors: list[Tensor], 
             raise WireClosed("closed while writing") from None
 
 
-def receive(channel: socket.socket, seconds: float, idle=None) -> tuple[dict[str, Any], list[Tensor]]:
+def receive(
+    channel: socket.socket, seconds: float, idle=None, bounds: Bounds = FROM_NOTEBOOK
+) -> tuple[dict[str, Any], list[Tensor]]:
     """Read one frame; ``idle`` is called now and then while nothing arrives.
 
     Raises:
-        WireError: what came is no frame, or larger than one may be. WireClosed, WireTimeout.
+        WireError: what came is no frame, or holds more than ``bounds`` allow. WireClosed, WireTimeout.
     """
     deadline = monotonic() + seconds
     header_size, size = _LENGTHS.unpack(_read(channel, _LENGTHS.size, deadline, idle))
-    if header_size > HEADER_BYTES or size > FRAME_BYTES:
+    if header_size > bounds.header or size > bounds.bytes:
         raise WireError(f"a frame of {header_size} + {size} bytes")
     header = _header(_read(channel, header_size, deadline, idle))
-    return header, _tensors(header.get("tensors"), _read(channel, size, deadline, idle))
+    described = header.get("tensors")
+    if not isinstance(described, list) or len(described) > bounds.tensors:
+        raise WireError("no list of tensors, or a longer one than may be")
+    return header, _tensors(described, _read(channel, size, deadline, idle))
 
 
 def _read(channel: socket.socket, size: int, deadline: float, idle) -> bytearray:
@@ -146,10 +176,8 @@ def _header(data: bytearray) -> dict[str, Any]:
     return header
 
 
-def _tensors(described: Any, data: bytearray) -> list[Tensor]:
+def _tensors(described: list, data: bytearray) -> list[Tensor]:
     """The tensors that lie in ``data`` one behind the other, exactly as long as it is."""
-    if not isinstance(described, list) or len(described) > 64:
-        raise WireError("no list of tensors")
     tensors, start = [], 0
     for one in described:
         dtype, shape = (one.get("dtype"), one.get("shape")) if isinstance(one, dict) else (None, None)

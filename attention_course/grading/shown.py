@@ -1,0 +1,169 @@
+"""What of the course a notebook sees in its sandbox: what its given cells use, and nothing beside.
+
+A notebook may be handed one function of a module that also holds answers. So a module is shown with
+the names that are used of it, and with what these stand on: its other definitions are left out. Data
+that a notebook imports (``attention_course.lab``) are shown whole.
+"""
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+_COURSE = Path(__file__).parents[1]
+_ROOT = "attention_course"
+#: these hold the answers
+_HIDDEN = (f"{_ROOT}.checks", f"{_ROOT}.grading")
+#: what is asked of a module: a name, or all of it
+Wanted = tuple[str, str | None]
+
+
+def shown(cells: Sequence[str]) -> dict[str, bytes]:
+    """Path within ``attention_course`` -> content of all that the Python of ``cells`` uses of the course."""
+    trees = [ast.parse(source) for source in cells]
+    asked: dict[str, set[str | None]] = {_ROOT: set()}
+    waiting = list(_uses([node for tree in trees for node in ast.walk(tree)], whole_data=True))
+    while waiting:
+        module, name = waiting.pop()
+        path = _path(module)
+        if path is None or _is_within(module, _HIDDEN) or (module in asked and name in asked[module]):
+            continue
+        if module != _ROOT:
+            waiting.append((module.rpartition(".")[0], ""))
+        asked.setdefault(module, set()).add(name)
+        waiting += _uses(_nodes(_kept(path.read_text(encoding="utf-8"), asked[module])))
+    return {
+        str(path.relative_to(_COURSE)): _text(path, names)
+        for module, names in asked.items()
+        if (path := _path(module))
+    }
+
+
+def is_module(name: str) -> bool:
+    """Whether ``name``, such as ``attention_course.masks``, is a module of the course."""
+    return _path(name) is not None
+
+
+def _text(path: Path, names: set[str | None]) -> bytes:
+    content = path.read_text(encoding="utf-8")
+    if None in names:
+        return content.encode()
+    return (ast.unparse(ast.Module(_kept(content, names), [])) + "\n").encode()
+
+
+def _path(module: str) -> Path | None:
+    path = _COURSE.joinpath(*module.split(".")[1:])
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path if path.is_file() else None
+
+
+def _is_within(module: str, packages: Iterable[str]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+
+def _nodes(statements: Iterable[ast.stmt]) -> list[ast.AST]:
+    return [node for statement in statements for node in ast.walk(statement)]
+
+
+# What code uses -------------------------------------------------------------------------------
+
+
+def _uses(nodes: Sequence[ast.AST], *, whole_data: bool = False) -> Iterator[Wanted]:
+    """Every name of a module of the course that is used, also as ``module.name``."""
+    modules: dict[str, str] = {}  # the name here -> the module
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            for one in node.names:
+                if _is_within(one.name, (_ROOT,)):
+                    modules[one.asname or _ROOT] = one.name if one.asname else _ROOT
+                    yield one.name, _all_of(one.name) if whole_data else ""
+        elif isinstance(node, ast.ImportFrom) and _is_within(node.module or "", (_ROOT,)):
+            for one in node.names:
+                submodule = f"{node.module}.{one.name}"
+                if one.name in _bound_in(node.module) or not _path(submodule):
+                    yield node.module, None if one.name == "*" else one.name
+                    if whole_data:
+                        yield node.module, _all_of(node.module)
+                else:
+                    modules[one.asname or one.name] = submodule
+                    yield submodule, _all_of(submodule) if whole_data else ""
+    within = set()
+    for node in nodes:
+        if isinstance(node, ast.Attribute):
+            parts = _dotted(node)
+            if parts and parts[0] in modules:
+                module, *rest = modules[parts[0]], *parts[1:]
+                while rest and rest[0] not in _bound_in(module) and _path(f"{module}.{rest[0]}"):
+                    module = f"{module}.{rest.pop(0)}"
+                yield module, rest[0] if rest else ""
+                within.add(id(node.value))
+            elif id(node) in within:
+                within.add(id(node.value))
+    for node in nodes:  # handed on as a whole
+        if isinstance(node, ast.Name) and node.id in modules and id(node) not in within:
+            yield modules[node.id], None
+
+
+def _all_of(module: str) -> str | None:
+    return None if _is_within(module, (f"{_ROOT}.lab",)) else ""
+
+
+def _dotted(node: ast.Attribute) -> list[str]:
+    """``["a", "b", "c"]`` for ``a.b.c``, nothing for anything else."""
+    parts, inner = [], node
+    while isinstance(inner, ast.Attribute):
+        parts.append(inner.attr)
+        inner = inner.value
+    return [inner.id, *reversed(parts)] if isinstance(inner, ast.Name) else []
+
+
+# What a module keeps --------------------------------------------------------------------------
+
+
+def _bound_in(module: str) -> set[str]:
+    path = _path(module)
+    if not path:
+        return set()
+    return {name for one in ast.parse(path.read_text(encoding="utf-8")).body for name in _binds(one)}
+
+
+def _kept(content: str, names: set[str | None]) -> list[ast.stmt]:
+    """The module's statements that define ``names``, and those on which these stand."""
+    body = [one for one in ast.parse(content).body if "__all__" not in _binds(one)]
+    if None in names:
+        return body
+    needed, kept = set(names), set()
+    while True:
+        more = [
+            place for place, one in enumerate(body)
+            if place not in kept and (not _binds(one) or _binds(one) & needed)
+        ]  # fmt: skip
+        if not more:
+            break
+        kept.update(more)
+        for place in more:
+            needed |= {node.id for node in ast.walk(body[place]) if isinstance(node, ast.Name)}
+    return [_only(body[place], needed) for place in sorted(kept)]
+
+
+def _binds(statement: ast.stmt) -> set[str]:
+    """The names a statement defines; none where it has to run whatever is used (if, for, try, with)."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
+            return set()
+        return {one.asname or one.name.partition(".")[0] for one in statement.names}
+    if isinstance(statement, ast.Assign | ast.AnnAssign):
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        inner = [node for target in targets for node in ast.walk(target)]
+        if not any(isinstance(node, ast.Subscript | ast.Attribute) for node in inner):
+            return {node.id for node in inner if isinstance(node, ast.Name)}
+    return set()
+
+
+def _only(statement: ast.stmt, needed: set[str | None]) -> ast.stmt:
+    """An import without the names that nobody needs."""
+    if not isinstance(statement, ast.Import | ast.ImportFrom) or not _binds(statement):
+        return statement
+    names = [one for one in statement.names if (one.asname or one.name.partition(".")[0]) in needed]
+    return type(statement)(**{**dict(ast.iter_fields(statement)), "names": names})
