@@ -1,21 +1,29 @@
-"""Answers of long runs on disk: the book is executed to be read, then once more to be tested.
+"""Answers of long runs on disk: the book is executed to be read, and may be executed once more to be tested.
 
 Only the Makefile asks for this. While building, ``ATTENTION_COURSE_KEEP_RUNS`` names the folder where
 answers are put; while testing, ``ATTENTION_COURSE_REUSE_RUNS`` the one where they are looked for. A
-build never reads, so its measured seconds are real. A run is named by its arguments, the package's
-own source and the versions beneath it; whatever differs means that it is run again.
+build never reads, so its measured seconds are real. A run is named by its arguments, the source that its
+function and its arguments can reach, what moves seeds and arithmetic, the processor, and the versions
+beneath; whatever differs means that it is run again.
 """
 
 import functools
 import hashlib
 import os
+import pickletools
 import sys
 from pathlib import Path
 
 import numpy
 import torch
 
+from attention_course.lab import closure, machine
+
 KEEP, REUSE = "ATTENTION_COURSE_KEEP_RUNS", "ATTENTION_COURSE_REUSE_RUNS"
+PACKAGE = Path(__file__).parents[1]
+
+#: what makes the same call give other numbers: seeds that are moved, other instructions
+MOVES = ("ATTENTION_COURSE_SEED_OFFSET", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
 
 
 def reused(call: bytes) -> bytes | None:
@@ -42,13 +50,22 @@ def keep(call: bytes, answer: bytes) -> None:
 
 
 def _path(folder: str, call: bytes) -> Path:
-    return Path(folder) / f"{hashlib.sha256(_surroundings() + call).hexdigest()[:32]}.pickle"
+    named = hashlib.sha256(_surroundings(_modules(call)).encode() + call)
+    return Path(folder) / f"{named.hexdigest()[:32]}.pickle"
+
+
+def _modules(call: bytes) -> frozenset[str]:
+    """The package's modules that a pickled call names: its function's, and those of its arguments."""
+    words = (argument for _, argument, _ in pickletools.genops(call) if isinstance(argument, str))
+    # an old protocol puts module and name into one string
+    names = (word.split(" ")[0] for word in words)
+    return frozenset(name for name in names if name.split(".")[0] == PACKAGE.name)
 
 
 @functools.cache
-def _surroundings(package: Path = Path(__file__).parents[1]) -> bytes:
-    """What else an answer depends on: the package's source, Python, torch, numpy."""
-    result = hashlib.sha256(f"{sys.version} {torch.__version__} {numpy.__version__}".encode())
-    for path in sorted(package.rglob("*.py")):
-        result.update(path.relative_to(package).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return result.digest()
+def _surroundings(modules: frozenset[str], package: Path = PACKAGE) -> str:
+    """What else an answer depends on: the source behind ``modules``, machine, Python, torch, numpy."""
+    moved = [os.environ.get(name) for name in MOVES]
+    versions = (sys.version, torch.__version__, numpy.__version__, machine.processor())
+    files = closure.files_behind_names(modules, package)
+    return closure.digest(files, package, *versions, *map(repr, moved))
