@@ -38,7 +38,8 @@ def causal(
     query with the first key instead (``torch.nn.attention.bias.causal_upper_left``).
     """
     T_k = T_q if T_k is None else T_k
-    return _distance(T_q, T_k, device) >= 0
+    query, key = _places(T_q, T_k, device)
+    return key <= query
 
 
 def window(
@@ -68,8 +69,8 @@ def strided(
     Raises a ``ValueError`` when ``stride`` is below 1.
     """
     _check_size("the stride", stride)
-    distance = _distance(T, T, device)
-    return _up_to_the_query(distance % stride == 0, is_causal)
+    remainder = torch.arange(T, device=device) % stride  # equal where the distance is a multiple
+    return _up_to_the_query(remainder[:, None] == remainder, is_causal)
 
 
 def blocks(
@@ -203,19 +204,25 @@ def _band(
 ) -> Bool[Tensor, "T_q T_k"]:
     if size < 1:
         raise ValueError(f"the window's size must be at least 1, got {size}")
-    distance = _distance(T_q, T_k, device)
-    near = distance.abs() < size
-    return near & (distance >= 0) if is_causal else near
+    query, key = _places(T_q, T_k, device)
+    band = key > query - size
+    band &= key <= query if is_causal else key < query + size
+    return band
 
 
-def _distance(T_q: int, T_k: int, device: torch.device | str | None) -> Int[Tensor, "T_q T_k"]:
-    """How far each key lies behind each query: 0 at the query itself, negative in its future."""
+def _places(
+    T_q: int, T_k: int, device: torch.device | str | None
+) -> tuple[Int[Tensor, "T_q 1"], Int[Tensor, " T_k"]]:
+    """Where queries and keys stand, the last ones side by side.
+
+    To compare them takes a byte for each pair; a table of their distances would take eight.
+    """
     for name, length in (("T_q", T_q), ("T_k", T_k)):
         if length < 0:
             raise ValueError(f"{name} must be at least 0, got {length}")
     query = torch.arange(T_k - T_q, T_k, device=device)
     key = torch.arange(T_k, device=device)
-    return query[:, None] - key
+    return query[:, None], key
 
 
 def _up_to_the_query(mask: Bool[Tensor, "T T"], is_causal: bool) -> Bool[Tensor, "T T"]:

@@ -315,7 +315,7 @@ def test_no_mask_is_built_for_one_new_token(monkeypatch):
     model, tokens = model_of(num_kv_heads=2, window=3), some_tokens(8)
     caches = caches_for(model, batch=2, max_length=9)
     model(tokens, caches=caches)
-    monkeypatch.setattr(masks, "_distance", None)  # every structured mask is made from it
+    monkeypatch.setattr(masks, "_places", None)  # every structured mask is made from it
     model(tokens[:, :1], caches=caches)
 
 

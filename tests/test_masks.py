@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_course import masks
+from attention_course.lab.memory import LiveBytes
 
 LENGTHS = st.integers(0, 6)
 
@@ -186,3 +187,24 @@ class TestBadPatterns:
             masks.path_length(square, masks.causal(4))
         with pytest.raises(ValueError, match=r"got \(2, 3\)"):
             masks.path_length(masks.causal(2, 3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda T: masks.causal(T),
+        lambda T: masks.causal(T, 2 * T),
+        lambda T: masks.window(T, T, 9),
+        lambda T: masks.window(T, T, 9, is_causal=True),
+        lambda T: masks.strided(T, 7),
+        lambda T: masks.blocks(T, 9),
+    ],
+    ids=["causal", "causal, more keys", "window", "causal window", "strided", "blocks"],
+)
+def test_a_mask_is_made_in_the_memory_of_two(make):
+    """A table of distances, eight bytes for each pair, would be eight masks by itself."""
+    T = 500
+    with LiveBytes() as live:
+        mask = make(T)
+    rows = 4 * 8 * (mask.shape[0] + mask.shape[1])  # positions of queries and of keys
+    assert live.peak <= 2 * mask.nbytes + rows
