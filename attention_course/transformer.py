@@ -98,8 +98,7 @@ class EncoderLayer(nn.Module):
         window: int | None = None,
     ) -> None:
         super().__init__()
-        if window is not None and window < 1:
-            raise ValueError(f"window must be at least 1, got {window}")
+        _check_window(window)
         self.window = window
         self.attention = MultiHeadAttention(d_model, num_heads, num_kv_heads=num_kv_heads)
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
@@ -160,7 +159,9 @@ class DecoderWeights(NamedTuple):
 class DecoderLayer(nn.Module):
     """Causal self-attention, cross-attention, feed-forward (Vaswani et al. 2017, section 3.1).
 
-    ``norm`` is "pre" or "post". Raises a ``ValueError`` when the heads do not divide d_model.
+    Options as in ``EncoderLayer``. ``num_kv_heads`` and ``window`` are for the self-attention alone: a
+    word of the target is at no distance from a word of the source. Raises a ``ValueError`` when the
+    heads do not divide d_model, and for a window below 1.
     """
 
     def __init__(
@@ -173,9 +174,13 @@ class DecoderLayer(nn.Module):
         dropout: float = 0.0,
         activation: Activation = F.relu,
         eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
-        self.attention = MultiHeadAttention(d_model, num_heads)
+        _check_window(window)
+        self.window = window
+        self.attention = MultiHeadAttention(d_model, num_heads, num_kv_heads=num_kv_heads)
         self.cross_attention = MultiHeadAttention(d_model, num_heads)
         self.feed_forward = FeedForward(d_model, d_ff, activation=activation)
         self.around_attention = Residual(d_model, norm=norm, dropout=dropout, eps=eps)
@@ -200,7 +205,11 @@ class DecoderLayer(nn.Module):
         Raises a ``ValueError`` or ``TypeError`` for x or memory of another width or dtype.
         """
         answer, past = self.attention(
-            self.around_attention.read(x), attn_mask=attn_mask, is_causal=is_causal, need_weights=need_weights
+            self.around_attention.read(x),
+            attn_mask=attn_mask,
+            is_causal=is_causal,
+            window=self.window,
+            need_weights=need_weights,
         )
         x = self.around_attention.write(x, answer)
         _check_stream("memory", memory, self.around_cross_attention.norm)
@@ -232,19 +241,40 @@ class DecoderLayer(nn.Module):
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers; the rest of the options are those of ``EncoderLayer``.
+    """A stack of encoder layers; options as in ``EncoderLayer``.
 
     A pre-norm stack ends with a norm of its own, because nothing else has normalised its stream.
     """
 
     def __init__(
-        self, num_layers: int, d_model: int, num_heads: int, d_ff: int, *, norm: Norm, **options: Any
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        norm: Norm,
+        dropout: float = 0.0,
+        activation: Activation = F.relu,
+        eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            EncoderLayer(d_model, num_heads, d_ff, norm=norm, **options) for _ in range(num_layers)
+        layer = partial(
+            EncoderLayer,
+            d_model,
+            num_heads,
+            d_ff,
+            norm=norm,
+            dropout=dropout,
+            activation=activation,
+            eps=eps,
+            num_kv_heads=num_kv_heads,
+            window=window,
         )
-        self.final_norm = _final_norm(num_layers, d_model, norm, options)
+        self.layers = nn.ModuleList(layer() for _ in range(num_layers))
+        self.final_norm = _final_norm(num_layers, d_model, norm, eps)
 
     def forward(
         self,
@@ -275,13 +305,34 @@ class Decoder(nn.Module):
     """A stack of decoder layers, each with cross-attention to the same memory; options as in ``Encoder``."""
 
     def __init__(
-        self, num_layers: int, d_model: int, num_heads: int, d_ff: int, *, norm: Norm, **options: Any
+        self,
+        num_layers: int,
+        d_model: int,
+        num_heads: int,
+        d_ff: int,
+        *,
+        norm: Norm,
+        dropout: float = 0.0,
+        activation: Activation = F.relu,
+        eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(
-            DecoderLayer(d_model, num_heads, d_ff, norm=norm, **options) for _ in range(num_layers)
+        layer = partial(
+            DecoderLayer,
+            d_model,
+            num_heads,
+            d_ff,
+            norm=norm,
+            dropout=dropout,
+            activation=activation,
+            eps=eps,
+            num_kv_heads=num_kv_heads,
+            window=window,
         )
-        self.final_norm = _final_norm(num_layers, d_model, norm, options)
+        self.layers = nn.ModuleList(layer() for _ in range(num_layers))
+        self.final_norm = _final_norm(num_layers, d_model, norm, eps)
 
     def forward(
         self,
@@ -405,8 +456,9 @@ class Transformer(EncoderDecoder):
     """An encoder-decoder of attention alone (Vaswani et al. 2017), with sinusoidal positions.
 
     It takes the place of a recurrent ``EncoderDecoder``: ``seq2seq.greedy`` decodes with both. Both
-    sides have ``num_layers`` layers. ``tied`` makes the output the transpose of the target embedding;
-    the paper, with one vocabulary for both languages, ties the source embedding as well.
+    sides have ``num_layers`` layers, with options as in ``EncoderLayer`` and ``DecoderLayer``. ``tied``
+    makes the output the transpose of the target embedding; the paper, with one vocabulary for both
+    languages, ties the source embedding as well.
     """
 
     def __init__(
@@ -421,10 +473,20 @@ class Transformer(EncoderDecoder):
         norm: Norm,
         tied: bool = True,
         dropout: float = 0.0,
-        **options: Any,
+        activation: Activation = F.relu,
+        eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
     ) -> None:
         sizes = (num_layers, d_model, num_heads, d_ff)
-        options |= {"norm": norm, "dropout": dropout}
+        options = {
+            "norm": norm,
+            "dropout": dropout,
+            "activation": activation,
+            "eps": eps,
+            "num_kv_heads": num_kv_heads,
+            "window": window,
+        }
         embedding = partial(
             Embedding,
             d_model=d_model,
@@ -442,8 +504,7 @@ class LanguageModel(nn.Module):
     """An encoder's stack between an embedding and its transpose, with learned positions.
 
     Causal, it predicts the next token at every place (GPT); otherwise every token sees all others,
-    and it can fill in tokens that were blotted out (BERT). Options as in ``EncoderLayer``, among them
-    ``num_kv_heads`` and ``window``.
+    and it can fill in tokens that were blotted out (BERT). Options as in ``EncoderLayer``.
     """
 
     def __init__(
@@ -458,11 +519,25 @@ class LanguageModel(nn.Module):
         is_causal: bool,
         norm: Norm,
         dropout: float = 0.0,
-        **options: Any,
+        activation: Activation = F.relu,
+        eps: float = 1e-5,
+        num_kv_heads: int | None = None,
+        window: int | None = None,
     ) -> None:
         super().__init__()
         self.embedding = Embedding(num_tokens, d_model, Learned(max_length, d_model), dropout=dropout)
-        self.stack = Encoder(num_layers, d_model, num_heads, d_ff, norm=norm, dropout=dropout, **options)
+        self.stack = Encoder(
+            num_layers,
+            d_model,
+            num_heads,
+            d_ff,
+            norm=norm,
+            dropout=dropout,
+            activation=activation,
+            eps=eps,
+            num_kv_heads=num_kv_heads,
+            window=window,
+        )
         self.output = _output(self.embedding, tied=True)
         self.is_causal = is_causal
 
@@ -484,31 +559,93 @@ class LanguageModel(nn.Module):
         return self.output(states)
 
 
-def bert_like(num_tokens: int, max_length: int, **sizes: int) -> LanguageModel:
+def bert_like(
+    num_tokens: int,
+    max_length: int,
+    *,
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    num_kv_heads: int | None = None,
+    window: int | None = None,
+) -> LanguageModel:
     """Return an encoder alone, wired as BERT (Devlin et al. 2019): all see all, post-norm, GELU.
 
-    ``sizes`` are num_layers, d_model, num_heads and d_ff, and if wanted num_kv_heads and window. Left
-    out: segments, the norm behind the embedding, the pooler, the extra layer before the output.
+    Options as in ``EncoderLayer``. Left out: segments, the norm behind the embedding, the pooler, the
+    extra layer before the output.
     """
-    return LanguageModel(num_tokens, max_length, is_causal=False, norm="post", activation=F.gelu, **sizes)
+    return LanguageModel(
+        num_tokens,
+        max_length,
+        num_layers=num_layers,
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=d_ff,
+        is_causal=False,
+        norm="post",
+        activation=F.gelu,
+        num_kv_heads=num_kv_heads,
+        window=window,
+    )
 
 
-def gpt_like(num_tokens: int, max_length: int, **sizes: int) -> LanguageModel:
+def gpt_like(
+    num_tokens: int,
+    max_length: int,
+    *,
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    num_kv_heads: int | None = None,
+    window: int | None = None,
+) -> LanguageModel:
     """Return a decoder without cross-attention, wired as GPT-2 (Radford et al. 2019): causal, pre-norm.
 
-    ``sizes`` as in ``bert_like``. Left out: smaller first weights for deeper models.
+    Options as in ``EncoderLayer``. Left out: smaller first weights for deeper models.
     """
-    gelu = partial(F.gelu, approximate="tanh")
-    return LanguageModel(num_tokens, max_length, is_causal=True, norm="pre", activation=gelu, **sizes)
+    return LanguageModel(
+        num_tokens,
+        max_length,
+        num_layers=num_layers,
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=d_ff,
+        is_causal=True,
+        norm="pre",
+        activation=partial(F.gelu, approximate="tanh"),
+        num_kv_heads=num_kv_heads,
+        window=window,
+    )
 
 
-def t5_like(num_tokens: int, **sizes: int) -> Transformer:
+def t5_like(
+    num_tokens: int,
+    *,
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    num_kv_heads: int | None = None,
+    window: int | None = None,
+) -> Transformer:
     """Return an encoder-decoder, wired as T5 (Raffel et al. 2020): pre-norm, one embedding for all.
 
-    ``sizes`` as in ``bert_like``. Left out: T5 has a learned bias for each distance in place of
-    sinusoids, norms without a mean, and no biases in its linear maps.
+    Options as in ``EncoderLayer`` and ``DecoderLayer``. Left out: T5 has a learned bias for each
+    distance in place of sinusoids, norms without a mean, and no biases in its linear maps.
     """
-    model = Transformer(num_tokens, num_tokens, norm="pre", **sizes)
+    model = Transformer(
+        num_tokens,
+        num_tokens,
+        num_layers=num_layers,
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=d_ff,
+        norm="pre",
+        num_kv_heads=num_kv_heads,
+        window=window,
+    )
     model.encoder.embedding = model.decoder.embedding
     return model
 
@@ -520,10 +657,10 @@ def _output(embedding: Embedding, tied: bool) -> nn.Linear:
     return output
 
 
-def _final_norm(num_layers: int, d_model: int, norm: Norm, options: dict[str, Any]) -> nn.Module:
+def _final_norm(num_layers: int, d_model: int, norm: Norm, eps: float) -> nn.Module:
     if num_layers < 1:
         raise ValueError(f"num_layers must be at least 1, got {num_layers}")
-    return nn.LayerNorm(d_model, eps=options.get("eps", 1e-5)) if norm == "pre" else nn.Identity()
+    return nn.LayerNorm(d_model, eps=eps) if norm == "pre" else nn.Identity()
 
 
 def _check_caches(caches: Sequence[Cache], num_layers: int) -> None:
@@ -558,6 +695,11 @@ def _copy(theirs: nn.Module, ours: nn.Module) -> None:
 def _check_norm(norm: str) -> None:
     if norm not in ("pre", "post"):
         raise ValueError(f'norm must be "pre" or "post", got {norm!r}')
+
+
+def _check_window(window: int | None) -> None:
+    if window is not None and window < 1:
+        raise ValueError(f"window must be at least 1, got {window}")
 
 
 def _check_stream(name: str, x: Tensor, norm: nn.LayerNorm) -> None:

@@ -526,6 +526,46 @@ def test_the_three_wirings_are_what_they_are_called():
     assert [m.embedding.scale for m in (bert, gpt, t5.decoder)] == [1.0, 1.0, math.sqrt(12)]
 
 
+@pytest.mark.parametrize("wiring", [partial(bert_like, 9, 6), partial(gpt_like, 9, 6), partial(t5_like, 9)])
+def test_every_wiring_takes_fewer_key_heads_and_a_window(wiring):
+    sizes = SIZES | {"num_layers": 1}
+    full, grouped = wiring(**sizes), wiring(**sizes, num_kv_heads=2)
+    count = measuring.count_parameters
+    layers = 2 if wiring.func is t5_like else 1
+    saved = 2 * (12 * 6 + 6)  # the weights and biases of half the key and half the value heads
+    assert count(full) - count(grouped) == layers * saved  # not in the cross-attention
+    windowed = wiring(**sizes, window=3)
+    windowed.load_state_dict(full.state_dict())
+    assert {layer.window for layer in windowed.modules() if hasattr(layer, "window")} == {3}
+    for refused in ({"window": 0}, {"num_kv_heads": 3}):
+        with pytest.raises(ValueError, match=r"window must be at least 1|num_kv_heads must divide"):
+            wiring(**sizes, **refused)
+
+
+def test_a_decoders_window_hides_its_own_past_and_nothing_of_the_source():
+    layer = DecoderLayer(12, 4, 20, norm="pre", window=2, num_kv_heads=2).double()
+    _, weights = layer(draw(2, 5, 12), draw(2, 7, 12), need_weights=True)
+    near = masks.window(5, 5, 2, is_causal=True)
+    assert ((weights.past > 0) == near).all()
+    assert (weights.source > 0).all()
+
+
+@pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
+def test_fewer_key_heads_in_a_t5_are_repeated_ones(num_kv_heads):
+    """Write each shared head out as often as it is shared: the same model."""
+    grouped = shaken(t5_like(9, **SIZES, num_kv_heads=num_kv_heads)).double().eval()
+    full = t5_like(9, **SIZES).double().eval()
+    state = full.state_dict()
+    for name, weight in grouped.state_dict().items():
+        if name.rpartition(".")[0].endswith((".attention.key_projection", ".attention.value_projection")):
+            heads = weight.unflatten(0, (num_kv_heads, -1)).repeat_interleave(4 // num_kv_heads, 0)
+            weight = heads.flatten(0, 1)
+        state[name] = weight
+    full.load_state_dict(state)
+    arguments = torch.randint(9, (2, 5)), torch.tensor([5, 3]), torch.randint(9, (2, 4))
+    torch.testing.assert_close(grouped(*arguments)[0], full(*arguments)[0])
+
+
 def test_parameters_are_counted_by_formula():
     d, f, n = 12, 20, 2
     enc = encoder_layer_size(d, f)
