@@ -89,7 +89,8 @@ def scaled_dot_product_attention(
     value may have fewer heads, as long as their number divides the query's. ``attn_mask`` is boolean
     (True = may look) or floating point (added to the scores) and broadcasts to [..., T_q, T_k].
     ``dropout_p`` is applied whenever it is above 0. ``backend`` is one of ``kernels.BACKENDS``: "auto"
-    chooses. Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes, devices or options that do not fit.
+    chooses. All can be differentiated once, "reference" as often as you like. Raises a ``ValueError``
+    or ``TypeError`` for shapes, dtypes, devices or options that do not fit.
     """
     _check_inputs(query, key, value, enable_gqa=enable_gqa)
     if not 0.0 <= dropout_p < 1.0:

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from attention_course.kernels.additive import additive_scores
 
-#: From so many numbers on, the table of an additive score's tanhs is made block by block. Such scores
-#: can be differentiated once only.
+#: From so many numbers on, the table of an additive score's tanhs is made block by block.
 BLOCKWISE = 1 << 22
 
 Query = Float[Tensor, "... T_q d_q"]
@@ -95,7 +94,8 @@ def additive_projected(
 
     A decoder that asks the same keys at every step projects them once and calls this. Shapes: query
     [..., T_q, hidden], key [..., T_k, hidden], v [hidden] -> [..., T_q, T_k]. A table [..., T_q, T_k,
-    hidden] of ``BLOCKWISE`` numbers or more is never built: see ``kernels.additive``.
+    hidden] of ``BLOCKWISE`` numbers or more is never built, unless for a second derivative: see
+    ``kernels.additive``.
     """
     query, key, v = _widened(query, key, v)
     _same_width(query, key)

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
@@ -167,8 +168,40 @@ class TestTiled:
     def test_twice_is_refused(self):
         inputs = draw((2,), 5, 7, 3, 3)
         context = scaled_dot_product_attention(*inputs, backend="tiled")
+        (slope,) = torch.autograd.grad(context.sum(), inputs[0], create_graph=True)
         with pytest.raises(RuntimeError, match="differentiated once only"):
-            torch.autograd.grad(context.sum(), inputs[0], create_graph=True)
+            torch.autograd.grad(slope.square().sum(), inputs[1])
+
+    @pytest.mark.parametrize("window", [2, 20])
+    def test_once_by_function_and_no_more_whatever_the_window(self, window):
+        """ "auto" takes the tiles for the narrow one and torch's kernel for the wide one."""
+        inputs = [torch.randn(2, 3, 24, 4, dtype=torch.float64) for _ in range(3)]
+        mask = torch.rand(2, 1, 24, 24) > 0.3
+
+        def total(backend, *x):
+            return scaled_dot_product_attention(*x, mask, window=window, backend=backend).sin().sum()
+
+        auto, reference = partial(total, "auto"), partial(total, "reference")
+        slopes = torch.func.grad(auto, argnums=(0, 1, 2))(*inputs)
+        for one, other in zip(slopes, torch.func.grad(reference, argnums=(0, 1, 2))(*inputs), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+        with pytest.raises(RuntimeError, match=r"differentiated once only|not implemented"):
+            torch.func.grad(lambda q: torch.func.grad(auto)(q, *inputs[1:]).square().sum())(inputs[0])
+
+    def test_gradients_for_each_sample(self):
+        inputs = [torch.randn(3, 2, 24, 4, dtype=torch.float64) for _ in range(3)]
+
+        def total(backend, *x):
+            return scaled_dot_product_attention(*x, is_causal=True, backend=backend).sin().sum()
+
+        got, want = (
+            torch.func.vmap(
+                torch.func.grad(partial(total, backend), argnums=(0, 1, 2)), in_dims=(0, 0, None)
+            )(inputs[0], inputs[1], inputs[2][0])
+            for backend in ("tiled", "reference")
+        )
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
     def test_nothing_as_large_as_the_weights_is_made(self):
         T = 2048
@@ -355,10 +388,38 @@ class TestAdditive:
         v = torch.randn(4)
         assert additive_scores(query, key, v).shape == (5, 3, 2, 6)
 
-    def test_no_second_derivative(self):
-        query, key, v = torch.randn(2, 4, requires_grad=True), torch.randn(3, 4), torch.randn(4)
-        with pytest.raises(RuntimeError, match="differentiated once only"):
-            torch.autograd.grad(additive_scores(query, key, v).sum(), query, create_graph=True)
+    def test_second_derivatives_by_differences(self):
+        inputs = [
+            torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+            for shape in ((2, 3, 4), (2, 2, 4), (4,))
+        ]
+        assert torch.autograd.gradcheck(additive_scores, inputs)
+        assert torch.autograd.gradgradcheck(additive_scores, inputs)
+
+    def test_a_table_and_blocks_are_differentiated_alike(self, monkeypatch):
+        """By function as well, three times over, and for each of several samples."""
+        q, k, v = (torch.randn(*shape, dtype=torch.float64) for shape in ((3, 2, 4), (3, 5, 4), (4,)))
+
+        def total(q, k, v):
+            return scores.additive_projected(q, k, v).sin().sum()
+
+        def derivatives():
+            grad, vmap = torch.func.grad, torch.func.vmap
+            first = grad(total, argnums=(0, 1, 2))
+            second = grad(lambda *x: sum(one.square().sum() for one in first(*x)), argnums=(0, 1, 2))
+            third = grad(lambda *x: sum(one.square().sum() for one in second(*x)), argnums=(0, 1, 2))
+            return (
+                *first(q, k, v),
+                *second(q, k, v),
+                *third(q, k, v),
+                vmap(grad(total), (0, 0, None))(q, k, v),
+            )
+
+        want = derivatives()
+        monkeypatch.setattr(scores, "BLOCKWISE", 0)
+        monkeypatch.setattr(additive_module, "BLOCK", 12)
+        for one, other in zip(derivatives(), want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
 
     def test_a_large_table_is_never_built(self, monkeypatch):
         monkeypatch.setattr(additive_module, "BLOCK", 1 << 12)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from attention_course.kernels.once import once
+from attention_course.kernels.mapped import OneByOne
 
 #: Numbers in a block: small enough to stay in a processor's cache between the passes over it.
 BLOCK = 1 << 18
@@ -20,7 +21,7 @@ def additive_scores(
 
     Shapes: query [..., T_q, H], key [..., T_k, H], v [H] -> [..., T_q, T_k]; leading dimensions
     broadcast. The memory beside the result is that of one block, in the backward pass too, where the
-    tanhs are computed again. Differentiable once.
+    tanhs are computed again. A second derivative builds the table after all.
     """
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     query, key = (
@@ -29,21 +30,30 @@ def additive_scores(
     return _AdditiveScores.apply(query, key, v).reshape(*leading, *query.shape[1:2], *key.shape[1:2])
 
 
-class _AdditiveScores(torch.autograd.Function):
+class _AdditiveScores(OneByOne):
     """query [N, T_q, H], key [N, T_k, H], v [H] -> scores [N, T_q, T_k]."""
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, v: Tensor) -> Tensor:
-        ctx.save_for_backward(query, key, v)
+    def forward(query: Tensor, key: Tensor, v: Tensor) -> Tensor:
         scores = query.new_empty(len(query), query.shape[1], key.shape[1])
         for n, i, tanh in _tanhs(query, key):
             torch.matmul(tanh, v, out=scores[n, i])
         return scores
 
     @staticmethod
-    @once
-    def backward(ctx, d_scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        query, key, v = ctx.saved_tensors
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, d_scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return _AdditiveGradients.apply(*ctx.saved_tensors, d_scores)
+
+
+class _AdditiveGradients(OneByOne):
+    """The same and d_scores [N, T_q, T_k] -> the gradients of query, key and v."""
+
+    @staticmethod
+    def forward(query: Tensor, key: Tensor, v: Tensor, d_scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # With t = tanh(q + k) and s = v·t: ds/dq = ds/dk = v (1 - t²), so that every sum over
         # (1 - t²) is a sum of d_scores less the same sum weighted with t².
         d_v = torch.zeros_like(v)
@@ -58,6 +68,22 @@ class _AdditiveScores(torch.autograd.Function):
         d_query = (d_scores.sum(2).unsqueeze(-1) - squares_q) * v
         d_key = (d_scores.sum(1).unsqueeze(-1) - squares_k) * v
         return d_query, d_key, d_v
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return torch.func.vjp(_gradients, *ctx.saved_tensors)[1](gradients)
+
+
+def _gradients(query: Tensor, key: Tensor, v: Tensor, d_scores: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """What ``_AdditiveGradients`` computes, with the table [N, T_q, T_k, H] and so differentiable again."""
+    tanh = (query.unsqueeze(-2) + key.unsqueeze(-3)).tanh()
+    d = d_scores.unsqueeze(-1)
+    d_pairs = d * (1 - tanh.square()) * v
+    return d_pairs.sum(-2), d_pairs.sum(-3), (d * tanh).sum((0, 1, 2))
 
 
 def _tanhs(query: Tensor, key: Tensor) -> Iterator[tuple[int, slice, Tensor]]:

@@ -13,12 +13,14 @@ of w is back = w - 1. Tiles in which no query may see any key are not visited.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from attention_course.kernels.once import once
+from attention_course.kernels.mapped import OneByOne
+from attention_course.kernels.once import refused
 from attention_course.kernels.online import Partial, merge
 
 #: Queries and keys of a tile. Eight heads of float32 make 4 MB forward, and twice 2 MB backward: larger
@@ -57,10 +59,10 @@ def tiled(
     if attn_mask is not None:
         attn_mask = attn_mask.detach().expand(*leading, T_q, T_k)  # a view: only tiles of it are laid out
     limit = T_q + T_k if window is None else window - 1
-    tiles = Tiles(T_q, T_k, back=limit, ahead=0 if is_causal else limit, mask=attn_mask)
+    tiles = Tiles(T_q, T_k, back=limit, ahead=0 if is_causal else limit)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     with torch.autocast(q.device.type, enabled=False):  # it would narrow what was widened above
-        context = _Tiled.apply(q, k, v, scale, tiles)
+        context, _ = _Tiled.apply(q, k, v, attn_mask, scale, tiles)
     return context.to(value.dtype).reshape(*leading, T_q, value.shape[-1])
 
 
@@ -116,11 +118,14 @@ class Tiles:
             yield slice(0, stop - j.start), columns < at - self.back
 
 
-class _Tiled(torch.autograd.Function):
-    """q [heads, T_q, d_k], k [heads, T_k, d_k], v [heads, T_k, d_v] -> context [heads, T_q, d_v]."""
+class _Tiled(OneByOne):
+    """q [heads, T_q, d_k], k [heads, T_k, d_k], v [heads, T_k, d_v] -> context [heads, T_q, d_v], lse."""
 
     @staticmethod
-    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, scale: float, tiles: Tiles) -> Tensor:
+    def forward(
+        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, tiles: Tiles
+    ) -> tuple[Tensor, Tensor]:
+        tiles = replace(tiles, mask=mask)
         context = q.new_zeros(*q.shape[:2], v.shape[-1])
         lse = q.new_full(q.shape[:2], -torch.inf)
         buffer = _Buffer(q, tiles, FORWARD)
@@ -133,22 +138,43 @@ class _Tiled(torch.autograd.Function):
             for part in parts:
                 answer = merge(answer, part)
             context[:, i], lse[:, i] = answer
-        ctx.save_for_backward(q, k, v, context, lse, tiles.mask)  # autograd sees when one is changed
-        ctx.scale, ctx.tiles = scale, replace(tiles, mask=None)
-        return context
+        return context, lse
 
     @staticmethod
-    @once
-    def backward(ctx, d_context: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, context, lse, mask = ctx.saved_tensors
-        tiles = replace(ctx.tiles, mask=mask)
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        *tensors, ctx.scale, ctx.tiles = inputs
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*tensors, *output)  # autograd sees when one is changed
+
+    @staticmethod
+    def backward(ctx: Any, d_context: Tensor, d_lse: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = _TiledGradients.apply(d_context, *ctx.saved_tensors, ctx.scale, ctx.tiles)
+        return *gradients, None, None, None
+
+
+class _TiledGradients(OneByOne):
+    """d_context [heads, T_q, d_v], and what ``_Tiled`` took and gave -> the gradients of q, k and v."""
+
+    @staticmethod
+    def forward(
+        d_context: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None,
+        context: Tensor,
+        lse: Tensor,
+        scale: float,
+        tiles: Tiles,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        tiles = replace(tiles, mask=mask)
         d_q, d_k, d_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # The softmax's Jacobian needs Σ_j w_j dw_j of each query: its context times its context's gradient.
         mean = (d_context * context).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)  # a blind query: exp(-inf - 0) is 0
         one, two = _Buffer(q, tiles, BACKWARD), _Buffer(q, tiles, BACKWARD)
         for i, blocks in tiles.visit(*BACKWARD):
-            scaled, d_answer = q[:, i] * ctx.scale, d_context[:, i]
+            scaled, d_answer = q[:, i] * scale, d_context[:, i]
             d_scaled = torch.zeros_like(scaled)
             for j in blocks:
                 weights = torch.bmm(scaled, k[:, j].mT, out=one(i, j))
@@ -159,8 +185,14 @@ class _Tiled(torch.autograd.Function):
                 d_scores.sub_(mean[:, i]).mul_(weights)
                 d_scaled.baddbmm_(d_scores, k[:, j])
                 d_k[:, j] += d_scores.mT @ scaled
-            torch.mul(d_scaled, ctx.scale, out=d_q[:, i])
-        return d_q, d_k, d_v, None, None
+            torch.mul(d_scaled, scale, out=d_q[:, i])
+        return d_q, d_k, d_v
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        pass  # it is not differentiated
+
+    backward = staticmethod(refused)
 
 
 def _answer(
