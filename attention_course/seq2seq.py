@@ -299,8 +299,10 @@ def greedy(
     Shapes: source [B, T_k], lengths [B] -> tokens [B, T_q] and weights [B, T_q, T_k] (``None``
     without attention). T_q ends with the last sentence's ``eos``, at ``max_length`` at the latest;
     what follows a sentence's first ``eos`` is ``eos`` too. Raises a ``ValueError`` for a
-    ``max_length`` below 1.
+    ``max_length`` below 1, and a model in training mode (call ``model.eval()``).
     """
+    if model.training:
+        raise ValueError("model must be in evaluation mode, where nothing is dropped: call model.eval()")
     if max_length < 1:
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     memory, state = model.read(source, lengths), None

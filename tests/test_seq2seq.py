@@ -374,6 +374,13 @@ def test_greedy_stops_at_eos_and_at_max_length(decoder):
         greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=0)
 
 
+@every
+def test_greedy_refuses_a_model_in_training_mode(decoder):
+    model, (source, lengths, _) = small(decoder).train(), inputs()
+    with pytest.raises(ValueError, match=r"evaluation mode, .* call model.eval\(\)"):
+        greedy(model, source, lengths, bos=BOS, eos=EOS, max_length=7)
+
+
 @pytest.mark.parametrize("decoder", [BahdanauDecoder, luong("additive")], ids=["bahdanau", "luong"])
 def test_keys_are_projected_once_for_all_steps(monkeypatch, decoder):
     model, (source, lengths, _) = small(decoder), inputs()
