@@ -30,12 +30,16 @@ CHUNK = 64
 
 
 def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` with autocast off: it would narrow the sums that have just been widened."""
+    """Return ``function`` with autocast off: it would narrow the sums that have just been widened.
+
+    Inputs are checked before, as the check asks whether autocast is on.
+    """
 
     @functools.wraps(function)
-    def wide(query: Tensor, *arguments: Any, **options: Any) -> Any:
+    def wide(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Any:
+        _check_inputs(query, key, value)
         with torch.autocast(query.device.type, enabled=False):
-            return function(query, *arguments, **options)
+            return function(query, key, value, *arguments, **options)
 
     return wide
 
@@ -170,8 +174,7 @@ def _features(
     query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap, mask: Mask
 ) -> tuple[Tensor, Tensor, Tensor]:
     """φ(query), φ(key) and value, wide; keys behind the mask have no features at all."""
-    _check_inputs(query, key, value)
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = functools.reduce(torch.promote_types, (query.dtype, key.dtype, value.dtype), torch.float32)
     q, k = feature_map(query.to(wide)), feature_map(key.to(wide))
     if mask is not None:
         k = k.masked_fill(~_over_keys(mask, k), 0.0)
@@ -257,7 +260,8 @@ def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
     for name, tensor in named.items():
         if not tensor.is_floating_point():
             raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
-        if tensor.dtype != query.dtype:
+        # Under autocast some inputs come from narrowed layers and others do not.
+        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
             raise TypeError(f"{name} must have the query's dtype {query.dtype}, got {tensor.dtype}")
         if tensor.dim() < 2:
             raise ValueError(f"{name} must have shape [..., T, d], got {tuple(tensor.shape)}")

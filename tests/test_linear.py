@@ -297,6 +297,21 @@ def test_autocast_does_not_narrow_the_sums(form):
         torch.testing.assert_close(got[1].S, torch.full((4, 4), 1000.0))
 
 
+@pytest.mark.parametrize("form", [linear_attention, recurrent, chunked, linear_attention_quadratic])
+def test_dtypes_may_differ_under_autocast_alone_as_in_attend(form):
+    query, key, value = (torch.randn(2, 5, 4) for _ in range(3))
+    mixed = query, key.bfloat16(), value.double()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        got = form(*mixed)
+        like_attend, _ = attend(*mixed)
+    context = got if form is linear_attention else got[0]
+    assert context.dtype == like_attend.dtype == torch.float64
+    want = form(*(x.double() for x in mixed))
+    torch.testing.assert_close(context, want if form is linear_attention else want[0])
+    with pytest.raises(TypeError, match="key must have the query's dtype"):
+        form(*mixed)
+
+
 def test_elu_plus_one_is_elu_plus_one_and_stays_positive():
     x = torch.linspace(-10, 10, 401, dtype=torch.float64)
     torch.testing.assert_close(elu_plus_one(x), F.elu(x) + 1)
