@@ -82,8 +82,10 @@ class MultiHeadAttention(nn.Module):
         Shapes: query [..., T_q, d_model], key and value [..., T_k, d_model] -> output [..., T_q,
         d_model], weights [..., num_heads, T_q, T_k]. A missing key is the query (self-attention), a
         missing value the key. ``attn_mask`` is True where a query may look (or floating point, added
-        to the scores); it broadcasts to [..., T_q, T_k], or, with one dimension more than the query,
-        to [..., num_heads, T_q, T_k]. ``is_causal`` aligns the last query with the last key;
+        to the scores): [T_q, T_k] for all alike, padding as [..., 1, T_k], and whatever else differs
+        from sentence to sentence or from head to head with an axis for the heads, broadcastable to
+        [..., num_heads, T_q, T_k]. Without that axis nobody could tell a mask for each sentence from
+        one for each head: a ``ValueError``. ``is_causal`` aligns the last query with the last key;
         ``window`` hides keys that lie ``window`` or more positions away.
 
         With a ``cache``, ``query`` [B, T_q, d_model] holds the new tokens only: their keys and values
@@ -100,6 +102,7 @@ class MultiHeadAttention(nn.Module):
                     f"{name} must have shape [..., T, d_model={self.d_model}], got {tuple(tensor.shape)}"
                 )
         if attn_mask is not None and 2 < attn_mask.dim() <= query.dim():
+            _check_without_heads(attn_mask, query)
             attn_mask = attn_mask.unsqueeze(-3)  # the same for every head
 
         query = _split(self.query_projection(query), self.num_heads)  # [..., h, T_q, d_k]
@@ -219,6 +222,16 @@ def _check_cached(
     if cache.window is not None and cache.window != window:
         raise ValueError(
             f"window must be {cache.window}, which is how many tokens the cache keeps, got {window}"
+        )
+
+
+def _check_without_heads(attn_mask: Tensor, query: Tensor) -> None:
+    """Refuse a mask that may be meant for each sentence or for each head, whatever their numbers are."""
+    if attn_mask.shape[-3] != 1 and attn_mask.shape[-2] != 1:
+        raise ValueError(
+            f"attn_mask beside a query {tuple(query.shape)} must have shape [T_q, T_k], [..., 1, T_k] or "
+            f"{query.dim() + 1} dimensions, [..., num_heads or 1, T_q, T_k], got {tuple(attn_mask.shape)}: "
+            "for a mask of each sentence attn_mask.unsqueeze(-3), for one of each head attn_mask.unsqueeze(0)"
         )
 
 

@@ -115,18 +115,39 @@ def test_conversion_keeps_the_mode_and_copies_the_weights(training):
     assert ours.output_projection.weight.abs().max() > 0
 
 
-def test_a_mask_without_heads_holds_for_every_head_and_one_with_heads_for_its_own():
+@pytest.mark.parametrize("shape", [(5, 5), (1, 5, 5), (2, 1, 5), (2, 1, 1, 5), (2, 1, 5, 5)], ids=str)
+def test_a_mask_without_heads_holds_for_every_head(shape):
     ours, x = module(num_heads=4), draw(2, 5, 12)
-    allowed = torch.rand(2, 5, 5) > 0.3
+    allowed = torch.rand(shape) > 0.3
+    every = (allowed.unsqueeze(1) if len(shape) == 3 else allowed).expand(2, 4, 5, 5)
     _, shared = ours(x, attn_mask=allowed, need_weights=True)
-    _, spelled = ours(x, attn_mask=allowed.unsqueeze(1).expand(2, 4, 5, 5), need_weights=True)
+    _, spelled = ours(x, attn_mask=every, need_weights=True)
     torch.testing.assert_close(shared, spelled)
-    assert (shared[:, :, :, :][~allowed.unsqueeze(1).expand(2, 4, 5, 5)] == 0).all()
+    assert (shared[~every] == 0).all()
+
+
+@pytest.mark.parametrize("B", [2, 4])
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_mask_for_each_sentence_or_each_head_says_which(B, rows):
+    ours, x = module(num_heads=4), draw(B, 5, 12)
+    mask = torch.rand(rows, 5, 5) > 0.3
+    with pytest.raises(ValueError, match=r"4 dimensions, \[\.\.\., num_heads or 1, T_q, T_k\], got"):
+        ours(x, attn_mask=mask)
+    with pytest.raises(ValueError, match=r"5 dimensions"):
+        ours(x[None], attn_mask=mask)
+    with pytest.raises(ValueError, match=r"5 dimensions"):
+        ours(x[None], attn_mask=mask[None])
+
+
+def test_a_mask_for_each_head_hides_from_that_head_alone():
+    ours, x = module(num_heads=4), draw(2, 5, 12)
     one_head_blind = torch.ones(2, 4, 5, 5, dtype=torch.bool)
     one_head_blind[:, 1] = False
     _, weights = ours(x, attn_mask=one_head_blind, need_weights=True)
     assert weights[:, 1].abs().max() == 0
     torch.testing.assert_close(weights[:, 0].sum(-1), torch.ones(2, 5, dtype=torch.float64))
+    of_one_sentence = ours(x[0], attn_mask=one_head_blind[0])[0]  # [T, d_model] and [h, T, T]
+    torch.testing.assert_close(of_one_sentence, ours(x, attn_mask=one_head_blind)[0][0])
 
 
 def test_float_masks_are_added_for_every_head():
