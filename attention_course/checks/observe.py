@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from attention_course.checks.exercise import Inputs
 from attention_course.checks.surroundings import undisturbed
+from attention_course.checks.watch import Watch
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def observe(
             for index, (before, after) in enumerate(zip(inputs, arguments, strict=True))
             if not identical(before, after)
         )
-        called = frozenset(watch.seen) if watched else frozenset()
+        called = watch.seen if watched else frozenset()
         return Outcome(_copy(result), None, changed, called, gradients)
 
 
@@ -114,20 +114,6 @@ def _gradients(result: Any, arguments: Inputs, cotangents: Inputs) -> tuple[Tens
         return tuple(None for _ in arguments)
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
     return tuple(next(found) if one.requires_grad else None for one in arguments)
-
-
-class Watch(TorchFunctionMode):
-    """Notes which of the named torch functions are called, whichever way they are reached."""
-
-    def __init__(self, names: tuple[str, ...]):
-        super().__init__()
-        self.names, self.seen = frozenset(names), set()
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        name = getattr(func, "__name__", "").removeprefix("special_")
-        if name in self.names:
-            self.seen.add(name)
-        return func(*args, **(kwargs or {}))
 
 
 _LIBRARIES = tuple(
