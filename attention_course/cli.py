@@ -177,8 +177,10 @@ def _add_grade(commands) -> None:
         "grade",
         help="grade a class's notebooks, each in a sandbox",
         description="Grade every notebook of SUBMISSIONS on inputs drawn from the seed, each in a sandbox of "
-        "its own. What is already in DIR stays: called again, it goes on where it was. Exit code 0 when "
-        "every submission has a verdict, 1 when the grader failed on any, 2 for a wrong call.",
+        "its own. The official solution is graded first: unless it gets all points without a flag, nobody's "
+        "is. What is already in DIR stays: called again, it goes on where it was. Exit code 0 when "
+        "every submission has a verdict, 1 when the grader failed on any, or on the official solution, 2 for "
+        "a wrong call.",
     )
     command.add_argument(
         "submissions", type=Path, metavar="SUBMISSIONS",
@@ -247,6 +249,8 @@ def _grade(options: argparse.Namespace) -> int:
             print(f"attention-course: {text}", file=sys.stderr)
         elif not options.scheduler:
             doctor.sandbox_or_cure()
+            if doctor.missing_filter():
+                print(f"attention-course: {doctor.missing_filter()}", file=sys.stderr)
         with open_source(options.submissions, assignment.name) as source:
             mine = [one for one in source.submissions if run.in_shard(one.student, options.shard)]
             with _progress_bar(len(mine)) as progress:
@@ -261,6 +265,9 @@ def _grade(options: argparse.Namespace) -> int:
             return 0
         export.write(options.out, records, _titles(assignment.chapter))
         export.write_alike(options.out, alike)
+    except run.PreflightError as error:
+        print(f"attention-course: {error}", file=sys.stderr)
+        return 1
     except (
         AssignmentError,
         SubmissionsError,

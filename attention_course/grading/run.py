@@ -5,13 +5,15 @@ Whoever grades is handed plain dicts and hands plain dicts back, wherever it run
 
 import base64
 import hashlib
+import json
 import os
+import platform
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing import forkserver, get_context, parent_process, util
 from pathlib import Path
 from time import monotonic
@@ -23,6 +25,10 @@ from attention_course.grading.submissions import Problem, Source, Submission
 
 class SchedulerError(RuntimeError):
     """The Dask scheduler cannot be used."""
+
+
+class PreflightError(RuntimeError):
+    """The official solution does not get what it deserves here: no verdict could be trusted."""
 
 
 def grade_class(
@@ -52,8 +58,12 @@ def grade_class(
 
     Raises:
         RecordError: ``out`` cannot be used.
+        AssignmentError: there is no official solution.
+        PreflightError: it was graded first, and did not get all points without a flag.
         SchedulerError: there is no such scheduler, or it lacks what grading needs.
     """
+    from attention_course.grading.assignment import official
+
     mine = [one for one in source.submissions if in_shard(one.student, shard)]
     with results.open_log(out) as log:
         done = results.done(log.records)
@@ -65,6 +75,13 @@ def grade_class(
             log.append(record)
             fresh.append(record)
             progress(record)
+
+        def request(content: bytes, identity: dict, flags: Iterable[str] = ()) -> dict:
+            return {
+                **identity, "content": base64.b64encode(content).decode(), "seed": seed,
+                "assignment": assignment.name, "exercises": str(exercises.resolve()), "unsafe": unsafe,
+                "flags": list(flags), "hidden": [str(path.resolve()) for path in (exercises, out, *hidden)],
+            }  # fmt: skip
 
         def requests() -> Iterator[dict]:
             for one in mine:
@@ -80,25 +97,60 @@ def grade_class(
                     made = _not_run(content.status, content.message, assignment, one.flags)
                     keep({**identity, **made, "seconds": 0.0})
                 else:
-                    text = base64.b64encode(content).decode()
-                    yield {
-                        **identity, "content": text, "seed": seed, "assignment": assignment.name,
-                        "exercises": str(exercises.resolve()), "unsafe": unsafe, "flags": list(one.flags),
-                        "hidden": [str(path.resolve()) for path in (exercises, out, *hidden)],
-                    }  # fmt: skip
+                    yield request(content, identity, one.flags)
 
         with _workers(jobs, scheduler) as work:
+            if mine:
+                solution = official(exercises, assignment.name)
+                identity = _identity(_OFFICIAL, solution, assignment, seed)
+                _preflight(work, request(solution, identity), out / PREFLIGHT, scheduler)
             slow = []
-            for request, record in work(requests()):
+            for asked, record in work(requests()):
                 # a busy machine makes an honest notebook slow: it is tried once more, alone
                 if record["status"] == "timeout":
-                    slow.append(request)
+                    slow.append(asked)
                 else:
                     keep(record)
-            for request in slow:
-                for _, record in work(iter([request])):
+            for asked in slow:
+                for _, record in work(iter([asked])):
                     keep(record)
         return tuple(results.latest(fresh).values())
+
+
+#: in the folder of results: a digest of what the official solution was graded with when all was well
+PREFLIGHT = "preflight.json"
+_OFFICIAL = Submission("the official solution", "source")
+
+
+def _preflight(work: "Work", request: dict, path: Path, scheduler: str | None) -> None:
+    """Grade the official solution as a student's: same inputs, same sandbox, same processes.
+
+    Raises:
+        PreflightError: it does not get all points without a flag; which exercise, and why.
+    """
+    import torch
+
+    machine = [platform.platform(), torch.backends.cpu.get_cpu_capability()]
+    setting = [request["key"], request["unsafe"], scheduler, *machine]
+    digest = {"passed": hashlib.sha256(json.dumps(setting).encode()).hexdigest()}
+    with suppress(OSError, ValueError):
+        if json.loads(path.read_bytes()) == digest:
+            return
+    for _ in range(2):  # a timeout is tried once more, as a student's is
+        [(_, record)] = work(iter([request]))
+        if record["status"] != "timeout":
+            break
+    lines = [
+        f"  {one['name']}: {one['points']} of {one['max_points']} points: {one['message']}"
+        for one in record["exercises"] if one["status"] != "passed"
+    ]  # fmt: skip
+    lines += [f"  flag: {flag}" for flag in record["flags"]]
+    if lines or record["status"] != "graded":
+        raise PreflightError(
+            "the official solution was graded first, with this seed and in this sandbox, and is "
+            f"{record['status']}; nobody's submission was touched:\n" + "\n".join(lines)
+        )
+    results.replace(path, json.dumps(digest).encode())
 
 
 def in_shard(student: str, shard: tuple[int, int]) -> bool:
@@ -205,7 +257,8 @@ Work = Callable[[Iterator[dict]], Iterator[tuple[dict, dict]]]
 @contextmanager
 def _workers(jobs: int, scheduler: str | None) -> Iterator[Work]:
     if scheduler is None:
-        yield lambda requests: _on_this_machine(requests, jobs)
+        with closing(_Pools(jobs)) as pools:
+            yield lambda requests: _on_this_machine(requests, pools)
         return
     try:
         from dask.distributed import Client
@@ -243,38 +296,54 @@ def _end_with_the_command() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _on_this_machine(requests: Iterator[dict], jobs: int) -> Iterator[tuple[dict, dict]]:
-    """Grade in ``jobs`` processes; one that dies costs nobody a verdict."""
+class _Pools:
+    """Processes to grade in: started when they are first needed, kept, and anew once one has died."""
+
+    def __init__(self, jobs: int):
+        self.jobs, self.pool = jobs, None
+
+    def get(self) -> ProcessPoolExecutor:
+        self.pool = self.pool or _pool(self.jobs)
+        return self.pool
+
+    def close(self) -> None:
+        if self.pool:
+            self.pool.shutdown()
+        self.pool = None
+
+
+def _on_this_machine(requests: Iterator[dict], pools: _Pools) -> Iterator[tuple[dict, dict]]:
+    """Grade in processes of ``pools``; one that dies costs nobody a verdict."""
     unsure: list[dict] = []
     while True:
-        with _pool(jobs) as pool:
-            running: dict[Future, dict] = {}
-            broken = False
-            for request in requests:
-                try:
-                    running[pool.submit(work, request)] = request
-                except BrokenProcessPool:
-                    unsure.append(request)
-                    broken = True
-                    break
-                if len(running) >= 2 * jobs:
-                    finished = _finished(running, wait(running, return_when=FIRST_COMPLETED).done)
-                    for one, record in finished:
-                        if record is None:
-                            unsure.append(one)
-                            broken = True
-                        else:
-                            yield one, record
-                if broken:
-                    break
-            for one, record in _finished(running, wait(running).done):
-                if record is None:
-                    unsure.append(one)
-                    broken = True
-                else:
-                    yield one, record
+        running: dict[Future, dict] = {}
+        broken = False
+        for request in requests:
+            try:
+                running[pools.get().submit(work, request)] = request
+            except BrokenProcessPool:
+                unsure.append(request)
+                broken = True
+                break
+            if len(running) >= 2 * pools.jobs:
+                finished = _finished(running, wait(running, return_when=FIRST_COMPLETED).done)
+                for one, record in finished:
+                    if record is None:
+                        unsure.append(one)
+                        broken = True
+                    else:
+                        yield one, record
+            if broken:
+                break
+        for one, record in _finished(running, wait(running).done):
+            if record is None:
+                unsure.append(one)
+                broken = True
+            else:
+                yield one, record
         if not broken:
             break
+        pools.close()
     for request in unsure:  # which of them it was, each tells alone
         yield request, _alone(request)
 

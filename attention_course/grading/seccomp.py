@@ -49,10 +49,16 @@ def known(machine: str = "") -> bool:
     return (machine or platform.machine()) in _MACHINES
 
 
+def machines() -> tuple[str, ...]:
+    """The processors for which there is one."""
+    return tuple(_MACHINES)
+
+
 def refuse() -> None:
     """Refuse those calls to this process and to all it starts, for good.
 
-    The process must have given up gaining privileges. On a machine that is not known, nothing is done.
+    The process must have given up gaining privileges. On a machine that is not :func:`known`, nothing is
+    done: ``doctor`` and ``grade`` say so.
 
     Raises:
         OSError: the kernel takes no filter.
