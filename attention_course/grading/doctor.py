@@ -77,8 +77,8 @@ def missing_filter() -> str:
     return (
         f"the filter of system calls does not know the processor {machine}, so there is none. A notebook "
         "can take memory that nobody counts, make namespaces of its own, and call rarely used parts of the "
-        f"kernel, in which holes were found before. The other walls stand. Grade strangers on {others}, or on "
-        "a machine that you can throw away."
+        f"kernel, in which holes were found before. The other walls stand. Grade strangers on {others}, or "
+        "on a machine that you can throw away."
     )
 
 
