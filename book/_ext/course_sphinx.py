@@ -1,8 +1,8 @@
 """What the strict, offline build needs beyond Jupyter Book.
 
-* Executed notebooks are cached under a digest of everything a notebook's output
-  depends on besides itself. A change in the package gives a new cache, hence a
-  new execution; old caches are removed. Nothing stale is ever shown.
+* Executed notebooks are kept under a digest of everything that a notebook's
+  output depends on besides itself: see ``executed``. A change executes and
+  reads again the pages that it can reach. Nothing stale is ever shown.
 * A change in the style sheet or in a vendored script rewrites every page.
 * Pages of chapters that no longer exist are removed from the output.
 * sphinx-thebe's script, which would come from another site, is dropped.
@@ -12,82 +12,76 @@
   screen reader. The lines of a long signature are no list of definitions.
 """
 
-import hashlib
 import re
 import shutil
-import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import executed
 from sphinx.application import Sphinx
 from sphinx.config import Config
-
-CACHES = ".jupyter_cache"
-
-
-def digest(root: Path, files: Iterable[Path], *more: str) -> str:
-    """Digest ``more`` and the names and bytes of ``files`` below ``root``."""
-    result = hashlib.sha256(repr(more).encode())
-    for path in sorted(files):
-        content = path.read_bytes()
-        result.update(
-            f"{path.relative_to(root).as_posix()}\0{len(content)}\0".encode()
-        )
-        result.update(content)
-    return result.hexdigest()[:16]
+from sphinx.environment import BuildEnvironment
 
 
-def files_below(folder: Path) -> list[Path]:
-    """Return every file below ``folder`` but compiled and hidden ones."""
-    return [
-        path
-        for path in folder.rglob("*")
-        if path.is_file()
-        and path.suffix != ".pyc"
-        and not any(
-            part.startswith(".") for part in path.relative_to(folder).parts
-        )
-    ]
+def note_looks(app: Sphinx, config: Config) -> None:
+    """Digest the style sheet and scripts: a change rewrites every page."""
+    closure, root = executed.lab("closure"), Path(app.srcdir)
+    looks = closure.below(root / "book" / "_static")
+    config.course_looks = closure.digest(looks, root)
 
 
-def execution_digest(root: Path) -> str:
-    """Digest what a notebook's output depends on besides the notebook.
-
-    That is the package with its data, the pinned environment, the interpreter,
-    and the book's own data files and scripts: everything in ``book/`` that is
-    neither a page nor part of its looks.
-    """
-    book = root / "book"
-    beside_the_pages = [
-        path
-        for path in files_below(book)
-        if path.suffix not in {".ipynb", ".md", ".bib"}
-        and path.relative_to(book).parts[0] not in {"_ext", "_static"}
-    ]
-    pins = [path for path in [root / "requirements.txt"] if path.exists()]
-    version = f"{sys.implementation.name} {sys.version_info[:2]}"
-    return digest(
-        root,
-        [*files_below(root / "attention_course"), *beside_the_pages, *pins],
-        version,
-    )
-
-
-def set_cache(app: Sphinx, config: Config) -> None:
-    """Point myst-nb at the cache of the present sources; remove the others.
-
-    ``nb_execution_cache_path`` is a value whose change makes Sphinx read every
-    page again, so that new outputs also reach pages whose notebook is the same.
-    """
+def current_caches(app: Sphinx, names: Iterable[str]) -> dict[str, Path]:
+    """Return the cache of every page that is a notebook."""
     root = Path(app.srcdir)
-    caches = Path(app.outdir).parent / CACHES
-    cache = caches / execution_digest(root)
-    config.nb_execution_cache_path = str(cache)
-    config.course_looks = digest(root, files_below(root / "book" / "_static"))
-    if caches.is_dir():
-        for other in caches.iterdir():
-            if other != cache:
-                shutil.rmtree(other) if other.is_dir() else other.unlink()
+    paths = {name: Path(app.env.doc2path(name)) for name in names}
+    return {
+        name: executed.cache_of(path, root)
+        for name, path in paths.items()
+        if path.suffix == ".ipynb"
+    }
+
+
+def find_outdated(
+    app: Sphinx,
+    env: BuildEnvironment,
+    added: set[str],
+    changed: set[str],
+    removed: set[str],
+) -> Sequence[str]:
+    """Return the pages whose outputs stand on something that has changed.
+
+    Caches that no page asks for any more are removed.
+    """
+    app.course_caches = current_caches(app, env.found_docs)
+    app.course_read = []
+    before = getattr(env, "course_caches", {})
+    executed.remove_old_caches(app.course_caches.values(), Path(app.srcdir))
+    return [
+        name
+        for name, cache in app.course_caches.items()
+        if before.get(name) != cache.name or not cache.is_dir()
+    ]
+
+
+def choose_cache(app: Sphinx, name: str, source: list[str]) -> None:
+    """Point myst-nb at the cache of the page that is read next."""
+    cache = app.course_caches.get(name)
+    if cache:
+        app.course_read.append(name)
+        env = app.env
+        env.mystnb_config = env.mystnb_config.copy(
+            execution_cache_path=str(cache)
+        )
+        env.course_caches = getattr(env, "course_caches", {})
+        env.course_caches[name] = cache.name
+
+
+def doubt_what_changed(app: Sphinx, exception: Exception | None) -> None:
+    """Forget executions during which something changed that they stand on."""
+    read = [name for name in app.course_read if name in app.course_caches]
+    for name, cache in current_caches(app, read).items():
+        if cache != app.course_caches[name]:
+            shutil.rmtree(app.course_caches[name], ignore_errors=True)
 
 
 def remove_old_pages(app: Sphinx, exception: Exception | None) -> None:
@@ -153,13 +147,18 @@ def mend_accessibility(
 
 
 def setup(app: Sphinx) -> dict:
+    app.course_caches, app.course_read = {}, []
     app.add_config_value("course_looks", "", "html", str)
-    app.connect("config-inited", set_cache, priority=900)
+    app.connect("config-inited", note_looks, priority=900)
+    app.connect("env-get-outdated", find_outdated)
+    app.connect("source-read", choose_cache)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("html-page-context", mend_accessibility, priority=900)
+    app.connect("build-finished", doubt_what_changed)
     app.connect("build-finished", remove_old_pages)
     return {
-        "version": "1",
-        "parallel_read_safe": True,
+        "version": "2",
+        "env_version": 2,
+        "parallel_read_safe": False,  # a page's cache is chosen as it is read
         "parallel_write_safe": True,
     }
