@@ -9,8 +9,11 @@ imports stay the same: stop with Ctrl-C, go on later. The table goes to benchmar
 """
 
 import argparse
+import functools
+import hashlib
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -27,10 +30,13 @@ from nbclient import NotebookClient
 from tqdm import tqdm
 
 from attention_course.lab.claims import carried, margin
-from attention_course.lab.closure import notebook_digest
 from attention_course.lab.machine import cores, processor
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the build knows what a notebook stands on
+
+import executed  # noqa: E402
+
 SEEDS = Path(__file__).with_name("replication")  # its sitecustomize moves the seeds
 KEPT = ROOT / "_build" / "replications"
 RESULTS = ROOT / "benchmarks" / "results"
@@ -79,7 +85,7 @@ def notebooks(chosen: Sequence[str]) -> list[Path]:
     paths = [
         path
         for path in sorted((ROOT / "book").glob("*.ipynb"))
-        if "lab.claims import" in path.read_text(encoding="utf8")
+        if re.search(r"^\s*claims\(", "\n".join(executed.code_cells(path)), re.MULTILINE)
     ]
     for start in chosen:
         if not any(path.name.startswith(start) for path in paths):
@@ -178,7 +184,14 @@ def started(path: Path, number: int, slots: "SimpleQueue[list[int]]") -> str:
 
 def place(path: Path, number: int) -> Path:
     """Where the result of a replication is kept: under the digest of all that it depends on."""
-    return KEPT / path.stem / notebook_digest(path) / f"{number}.json"
+    return KEPT / path.stem / stand(path) / f"{number}.json"
+
+
+@functools.cache
+def stand(path: Path) -> str:
+    """Digest a notebook's code cells and what they reach."""
+    cells = "\0".join(executed.code_cells(path))
+    return hashlib.sha256((executed.digest(path) + cells).encode()).hexdigest()[:16]
 
 
 # The table -------------------------------------------------------------------------------------
