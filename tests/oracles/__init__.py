@@ -1,13 +1,62 @@
-"""Each formula once more, loop by loop, in NumPy float64: slow, and hard to get wrong."""
+"""Each formula once more, loop by loop, in NumPy float64: slow, and hard to get wrong.
 
+Here stand the formulas of the package; beside it one file a chapter, in which every exercise has a
+function of its name, written from the notebook's text and from nothing of ``attention_course.checks``.
+"""
+
+import functools
 import math
+from importlib import import_module
 
 import numpy as np
+
+
+def of(exercise):
+    """Return the oracle of an exercise: "05_masks.safe_softmax" -> ``oracles.masks.safe_softmax``."""
+    chapter, _, name = exercise.name.partition(".")
+    return getattr(import_module(f"oracles.{chapter.partition('_')[2]}"), name)
+
+
+def each(*axes):
+    """Let a function of one sample's arrays take arrays with any leading axes, sample after sample.
+
+    ``axes`` has an entry for each argument: how many axes a sample of it has, or None for an argument
+    that is the same for all samples.
+    """
+
+    def decorate(function):
+        @functools.wraps(function)
+        def looped(*inputs):
+            first = next(position for position, number in enumerate(axes) if number is not None)
+            leading = inputs[first].shape[: inputs[first].ndim - axes[first]]
+            results = [
+                function(*(x if n is None else x[index] for x, n in zip(inputs, axes, strict=True)))
+                for index in np.ndindex(leading)
+            ]
+            if not isinstance(results[0], tuple):
+                return np.array(results).reshape(*leading, *np.shape(results[0]))
+            outputs = zip(*results, strict=True)
+            return tuple(np.array(out).reshape(*leading, *np.shape(out[0])) for out in outputs)
+
+        return looped
+
+    return decorate
 
 
 def softmax(row: np.ndarray) -> np.ndarray:
     shifted = np.exp(row - row.max())
     return shifted / shifted.sum()
+
+
+def log_softmax(row: np.ndarray) -> np.ndarray:
+    """A weight may be too small for a number, its logarithm is not."""
+    return row - log_sum(row)
+
+
+def log_sum(row: np.ndarray) -> float:
+    """log Σ exp of numbers of which one at least is not -inf."""
+    largest = max(row)
+    return largest + math.log(sum(math.exp(one - largest) for one in row))
 
 
 def pairwise(score, query: np.ndarray, key: np.ndarray) -> np.ndarray:

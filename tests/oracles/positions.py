@@ -1,0 +1,59 @@
+"""Chapter 6, pair by pair: a pair of columns is a complex number, a turn is a product."""
+
+import cmath
+
+import numpy as np
+
+import oracles
+from oracles import each
+
+NUM_HEADS = 2
+
+
+def _turned(row, steps):
+    """Every pair (a, b) of neighbours as a + ib, turned by steps / 10000^(2i / d)."""
+    d = len(row)
+    turned = np.zeros(d)
+    for i in range(d // 2):
+        hand = complex(row[2 * i], row[2 * i + 1]) * cmath.exp(1j * steps / 10000.0 ** (2 * i / d))
+        turned[2 * i], turned[2 * i + 1] = hand.real, hand.imag
+    return turned
+
+
+@each(2)
+def add_positions(x):
+    return x + oracles.sinusoidal(*x.shape)
+
+
+@each(2, None)
+def shift(table, k):
+    """A row is (sin, cos), so that its hand turns the other way round."""
+    return np.array([_turned(row, -float(k)) for row in table])
+
+
+@each(2, None)
+def rotate(x, start):
+    return np.array([_turned(row, int(start) + t) for t, row in enumerate(x)])
+
+
+@each(2)
+def to_half(w):
+    d_k = w.shape[1] // NUM_HEADS
+    result = np.zeros_like(w)
+    for head in range(NUM_HEADS):
+        for i in range(d_k // 2):
+            result[:, head * d_k + i] = w[:, head * d_k + 2 * i]
+            result[:, head * d_k + i + d_k // 2] = w[:, head * d_k + 2 * i + 1]
+    return result
+
+
+@each(3)
+def alibi_weights(scores):
+    h, T_q, T_k = scores.shape
+    weights = np.zeros_like(scores)
+    for n in range(1, h + 1):
+        for i in range(T_q):
+            at = i + T_k - T_q
+            row = [scores[n - 1, i, j] - 2.0 ** (-8 * n / h) * abs(at - j) for j in range(T_k)]
+            weights[n - 1, i] = oracles.softmax(np.array(row))
+    return weights
