@@ -21,7 +21,8 @@ torch.manual_seed(3)
 random.seed(3)
 print(json.dumps([
     torch.randn(1, generator=generator).item(), torch.randn(1).item(), random.Random(3).random(),
-    random.random(), random.choice(range(10**6)), numpy.random.default_rng(3).random(), random.Random("text").random(),
+    random.random(), random.choice(range(10**6)), numpy.random.default_rng(3).random(),
+    random.Random("text").random(),
 ]))
 """
 
