@@ -9,6 +9,8 @@ import torch
 from hypothesis.database import DirectoryBasedExampleDatabase
 from jaxtyping import config, install_import_hook
 
+pytest_plugins = ["browser"]
+
 # Before anything imports the package: from here on every annotation in it is checked at each call.
 install_import_hook("attention_course", "beartype.beartype")
 

@@ -8,52 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from browser import figure
 
 from attention_course.attention import attend
 from attention_course.explorables import query_and_keys, who_looks_at_whom
 from attention_course.explorables.base import embed
 from attention_course.lab import example
 
-pytest_plugins = ["browser"]
-
 QUERIES, KEYS, VALUES = (torch.from_numpy(example.X @ w) for w in (example.W_Q, example.W_K, example.W_V))
 SAT = example.TOKENS.index("sat")
 FIGURES = (query_and_keys, who_looks_at_whom)
-PAGE = """<!doctype html><html lang="en" data-theme="{theme}"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>Figures</title>
-<style>body {{ margin: 12px }} [data-theme="dark"] {{ background: #14181e }}</style>
-<main><h1 style="color: gray; background: black">Figures</h1>{body}</main></html>"""
-
-
-@pytest.fixture
-def page_with(new_page, tmp_path):
-    """Open a page that holds the given figures; motion is reduced unless asked for."""
-
-    def open_with(*figures, theme="light", width=1400, reduced_motion="reduce", **options):
-        path = tmp_path / f"page-{len(list(tmp_path.iterdir()))}.html"
-        body = "".join(figure._repr_html_() for figure in figures)
-        path.write_text(PAGE.format(theme=theme, body=body), encoding="utf-8")
-        page = new_page(width, reduced_motion=reduced_motion, **options)
-        page.goto(path.as_uri())
-        return page
-
-    return open_with
-
-
-def figure(page, number=0):
-    return page.locator(".ac-explorable").nth(number)
 
 
 def numbers(within, selector):
     """The full numbers that stand in ``data-value``; the text must be their rounding."""
-    found = []
-    for element in within.locator(f"{selector}[data-value]").all():
-        found.append(float(element.get_attribute("data-value")))
-        shown = element.text_content().replace("−", "-")
-        assert shown == f"{found[-1]:.2f}".replace("-0.00", "0.00") or math.isclose(
-            float(shown), found[-1], abs_tol=0.00500001
+    read = "all => all.map(e => [Number(e.dataset.value), e.textContent])"
+    found = within.locator(f"{selector}[data-value]").evaluate_all(read)
+    for number, text in found:
+        shown = text.replace("−", "-")
+        assert shown == f"{number:.2f}".replace("-0.00", "0.00") or math.isclose(
+            float(shown), number, abs_tol=0.00500001
         ), "JavaScript and Python may round a tie differently, nothing else"
-    return found
+    return [number for number, _ in found]
 
 
 def assert_is_attention(within, query, divisor):
@@ -108,11 +84,11 @@ def test_starts_with_the_query_of_sat_divided_by_root_d_k(page_with):
 
 @pytest.mark.parametrize("reduced_motion", ["reduce", "no-preference"])
 def test_a_button_takes_the_query_of_its_word(page_with, reduced_motion):
-    page = page_with(query_and_keys(), reduced_motion=reduced_motion)
+    page = page_with(query_and_keys(), reduced_motion=reduced_motion, clock=True)
     within = figure(page)
     for i, button in enumerate(within.locator(".words button").all()):
         button.click()
-        page.wait_for_timeout(0 if reduced_motion == "reduce" else 800)
+        page.clock.run_for(0 if reduced_motion == "reduce" else 800)
         assert button.get_attribute("aria-pressed") == "true"
         assert_is_attention(within, QUERIES[i].tolist(), math.sqrt(2))
 
@@ -298,26 +274,28 @@ def test_the_start_picture_by_keyboard(page_with):
 
 
 def test_the_start_picture_moves_until_it_is_stopped(page_with):
-    page = page_with(who_looks_at_whom(), reduced_motion="no-preference")
+    page = page_with(who_looks_at_whom(), reduced_motion="no-preference", clock=True)
     within = figure(page)
     assert asked(within) == "sat"
-    within.get_by_role("radio", name="on").and_(within.locator(":checked")).wait_for(timeout=6000)
-    page.wait_for_timeout(1000)  # the lines arrive
+    page.clock.run_for(4200)  # the next word, and the lines arrive
+    assert asked(within) == "on"
     assert_row(within, 3)
     within.get_by_role("button", name="Pause").click()
-    page.wait_for_timeout(4000)
+    page.clock.run_for(8000)
     assert asked(within) == "on"
     assert within.locator("[role=status]").text_content() == ""  # what moves by itself stays quiet
     within.get_by_role("button", name="Play").click()
+    page.clock.run_for(4200)
+    assert asked(within) == "the (word 5)"
     within.get_by_role("radio", name="mat").check()  # a reader's choice stops it too
-    page.wait_for_timeout(4000)
+    page.clock.run_for(8000)
     assert asked(within) == "mat"
 
 
 def test_the_start_picture_stands_still_where_motion_is_unwelcome(page_with):
-    page = page_with(who_looks_at_whom())
+    page = page_with(who_looks_at_whom(), clock=True)
     within = figure(page)
-    page.wait_for_timeout(4000)
+    page.clock.run_for(8000)
     assert asked(within) == "sat"
     assert within.get_by_role("button", name="Play").is_visible()
 

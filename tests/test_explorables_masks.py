@@ -5,39 +5,21 @@ import re
 import numpy as np
 import pytest
 import torch
+from browser import figure
 
 from attention_course import masks
 from attention_course.attention import attend
 from attention_course.explorables.paint_a_mask import paint_a_mask
 from attention_course.lab import example
 
-pytest_plugins = ["browser"]
-
 QUERIES, KEYS, VALUES = (torch.from_numpy(example.X @ w) for w in (example.W_Q, example.W_K, example.W_V))
 SAT = example.TOKENS.index("sat")
-PAGE = """<!doctype html><html lang="en" data-theme="{theme}"><meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1"><title>Figures</title>
-<style>body {{ margin: 12px }} [data-theme="dark"] {{ background: #14181e }}</style>
-<main><h1 style="color: gray; background: black">Figures</h1>{body}</main></html>"""
 
 
 @pytest.fixture
-def painted(new_page, tmp_path):
+def painted(page_with):
     """Open a page with ``copies`` of the figure and return the page."""
-
-    def open_page(copies=1, theme="light", width=1400, **options):
-        path = tmp_path / "page.html"
-        body = "".join(paint_a_mask()._repr_html_() for _ in range(copies))
-        path.write_text(PAGE.format(theme=theme, body=body), encoding="utf-8")
-        page = new_page(width, **options)
-        page.goto(path.as_uri())
-        return page
-
-    return open_page
-
-
-def figure(page, number=0):
-    return page.locator(".ac-explorable").nth(number)
+    return lambda copies=1, **options: page_with(*(paint_a_mask() for _ in range(copies)), **options)
 
 
 def cell(within, i, j):

@@ -16,8 +16,6 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-pytest_plugins = ["browser"]
-
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
 START = HTML / "index.html"  # leads on to book/index.html
