@@ -190,26 +190,28 @@ def test_too_few_batches_and_a_lost_loss_are_named():
         training.train(model, [torch.full((4, 2), torch.nan)], quadratic, steps=1, learning_rate=0.1)
 
 
-def test_gradients_are_clipped():
-    norms = []
-
-    def steep(model, batch):
-        return 1e6 * quadratic(model, batch)
-
-    class Watched(torch.nn.Linear):
-        pass
-
-    model = Watched(2, 1)
-    clip = torch.nn.utils.clip_grad_norm_
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            training.nn.utils,
-            "clip_grad_norm_",
-            lambda p, c: norms.append((clip(list(model.parameters()), c), c)),
-        )
-        training.train(model, [torch.ones(4, 2)] * 2, steep, steps=2, learning_rate=0.1, clip=0.5)
-    assert [c for _, c in norms] == [0.5, 0.5]
-    assert sum(p.grad.norm() ** 2 for p in model.parameters()).sqrt() < 0.5001
+@pytest.mark.parametrize("clip", [0.5, 1e9])
+def test_a_step_is_adams_with_the_gradient_cut_to_the_norm(clip):
+    """By hand: a steep step, then gentle ones, which Adam weighs by what it has seen of the steep one."""
+    data = [torch.tensor([[30.0, -20.0]]), torch.tensor([[0.2, 0.1]]), torch.tensor([[-0.1, 0.3]])]
+    model = torch.nn.Linear(2, 1)
+    weights = torch.cat([p.detach().flatten().double() for p in model.parameters()])
+    training.train(model, data, quadratic, steps=3, learning_rate=0.1, warmup=2, clip=clip)
+    mean, square, norms = torch.zeros(3), torch.zeros(3), []
+    for step, batch in enumerate(data):
+        row = torch.cat((batch[0].double(), torch.ones(1)))  # the bias is the weight of a 1
+        gradient = 2 * (row @ weights - 3) * row
+        norms.append(float(gradient.norm()))
+        gradient = gradient * min(1.0, clip / norms[-1])
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.98 * square + 0.02 * gradient**2
+        unbiased = mean / (1 - 0.9 ** (step + 1)), square / (1 - 0.98 ** (step + 1))
+        rate = 0.1 * training.schedule(step, 3, warmup=2)
+        weights = weights - rate * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
+    assert norms[0] > 0.5  # something is cut
+    got = torch.cat([p.detach().flatten().double() for p in model.parameters()])
+    torch.testing.assert_close(got, weights, rtol=1e-4, atol=1e-5)
+    cut = min(clip, norms[-1])
+    assert torch.cat([p.grad.flatten() for p in model.parameters()]).norm() == pytest.approx(cut, rel=1e-3)
 
 
 def test_the_schedule_rises_stays_and_falls():
