@@ -18,17 +18,23 @@ def draw(*shape):
     return torch.randn(*shape, dtype=torch.float64)
 
 
-def test_the_most_it_holds_are_nine_tensors():
-    """Query, key, value, context and their slopes, and the output: what the page of benchmarks says."""
+def test_no_table_of_weights_is_ever_held():
+    """Nine tensors of the input's size are: query, key, value, context, their slopes, and the output.
+
+    Weights for 256 tokens and 4 heads would be 16 more. Between the two lies what a version of torch
+    may take for itself.
+    """
     ours = MultiHeadAttention(64, 4)
-    x, d_out = torch.randn(2, 16, 64, 64).unbind(0)
+    x, d_out = torch.randn(2, 8, 256, 64).unbind(0)
     x.requires_grad_()
 
-    def both_ways(layer):
-        return torch.autograd.grad(layer(x), (x, *ours.parameters()), d_out)
+    def peak(**options):
+        return peak_bytes(lambda: torch.autograd.grad(ours(x, **options)[0], (x, *ours.parameters()), d_out))
 
-    one = x.nbytes
-    assert 9 * one <= peak_bytes(lambda: both_ways(lambda x: ours(x)[0])) < 9.6 * one
+    table = 8 * 4 * 256 * 256 * 4
+    assert table == 16 * x.nbytes
+    assert peak() < 12 * x.nbytes
+    assert peak(need_weights=True) > table
 
 
 @given(
