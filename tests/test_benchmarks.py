@@ -109,13 +109,17 @@ def test_rates_are_told_where_there_is_one():
     assert told == f"; {2 * tera:.3g} / {tera:.3g} / {4 * tera:.3g} TFLOP/s, 50% of products"
 
 
-def test_no_kernel_is_further_off_than_its_dtype_allows():
-    """What the page says of the kept table of errors."""
-    bounds = {"float64": 1e-14, "float32": 1e-6, "bfloat16": 1e-2, "float16": 1e-3}
-    checked = 0
-    for line in (RESULTS / "agreement.txt").read_text(encoding="utf8").splitlines():
-        name, dtype, *errors = line.split()[:6]
-        if dtype in bounds and len(errors) == 4 and all("e" in error for error in errors):
-            assert max(map(float, errors)) <= bounds[dtype], (name, dtype)
-            checked += 1
-    assert checked >= 16
+@pytest.mark.parametrize("backend", ["reference", "fused", "tiled", "windowed"])
+@pytest.mark.parametrize(
+    ("dtype", "steps"),
+    [(torch.float64, 64), (torch.float32, 64), (torch.bfloat16, 4), (torch.float16, 4)],
+    ids=str,
+)
+def test_no_kernel_is_further_off_than_its_dtype_allows(backend, dtype, steps):
+    """In steps of the dtype: some for a sum over 333 keys, few where it is float32 and rounded at the end."""
+    import agreement
+
+    errors = agreement.worst(backend, dtype, "cpu")
+    assert max(errors) <= steps * torch.finfo(dtype).eps
+    if (backend, dtype) != ("reference", torch.float64):  # that one is what all others are compared with
+        assert min(errors) > 0
