@@ -16,6 +16,8 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
+from attention_course.lab.claims import Checked, Claim
+
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"
 START = HTML / "index.html"  # leads on to book/index.html
@@ -222,6 +224,27 @@ def test_page_is_accessible(chromium, sites, path, theme):
         ]
         if found:
             pytest.fail(f"{len(found)} findings, the first ones:\n" + "\n".join(found[:5]))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_claims_are_quiet_lines_and_those_that_broke_stand_out(chromium, sites, theme):
+    """A page where something came out otherwise may not be among those built here, so it is made up."""
+    if not PAGES:
+        skip_or_fail("the book is not built: run make book first")
+    statements = (Claim("A is ahead", 0.95, at_least=0.9), Claim("B is behind", 0.6, at_most=0.5))
+    with Visit(chromium, sites["file"], theme=theme) as visit:
+        page = visit.open("book/timings.html")
+        page.locator(".bd-article table").first.evaluate(
+            "(e, html) => e.insertAdjacentHTML('afterend', html)", Checked(statements)._repr_html_()
+        )
+        line, note = page.locator("details.claims"), page.locator(".claim-otherwise")
+        size = "e => parseFloat(getComputedStyle(e).fontSize)"
+        assert line.evaluate(size) < note.evaluate(size)
+        assert line.locator("li").first.is_hidden() and note.is_visible()
+        unfold(page)
+        page.evaluate(Axe().axe_script)
+        for part in ("details.claims", ".claim-otherwise"):
+            assert page.evaluate(f"axe.run('{part}')")["violations"] == []
 
 
 @pytest.mark.parametrize("scheme", ["file", "http"])

@@ -1,5 +1,6 @@
 """The pages that the build itself fills: the API reference, and the seconds of each page."""
 
+import html
 import importlib
 import inspect
 import os
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from attention_course.lab import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html" / "book"
@@ -102,3 +105,12 @@ def test_the_table_of_seconds_holds_every_page_that_runs_and_its_sum():
     assert total[0] == "All together"
     # each is rounded by itself
     assert abs(sum(float(row[1]) for row in pages) - float(total[1])) <= 0.5 * len(pages) + 1
+
+
+def test_the_table_of_seconds_says_on_which_machine_and_which_page_was_the_longest():
+    page = (HTML / "timings.html").read_text(encoding="utf8")
+    parser = Rows()
+    parser.feed(page)
+    longest = max(float(seconds) for _, seconds in parser.rows[1:-1])
+    assert f"The longest page took {longest:.0f} s" in page
+    assert machine.processor() in html.unescape(page)

@@ -5,9 +5,9 @@ page whenever a notebook has run again. Here the placeholder becomes a table of
 titles and seconds in the order of the contents, with their sum.
 """
 
-import os
 from collections.abc import Iterable, Sequence
 
+import executed
 from docutils import nodes
 from myst_nb.ext.execution_tables import ExecutionStatsNode
 from myst_nb.sphinx_ import NbMetadataCollector
@@ -81,9 +81,19 @@ def table(
     )
     group += [head, body]
     result = nodes.table("", group, classes=["colwidths-auto"])
-    cores = os.cpu_count()
-    words = f"Measured on a machine with {cores} processor cores."
-    return [result, nodes.paragraph(text=words)]
+    return [result, nodes.paragraph(text=said(pages))]
+
+
+def said(pages: Sequence[tuple[str, str, float]]) -> str:
+    """Return on which machine this was measured, and the longest page."""
+    machine = executed.lab("machine")
+    longest = max((seconds for _, _, seconds in pages), default=0)
+    cores = machine.cores()
+    return (
+        f"Measured on {cores} core{'s' * (cores != 1)} of this processor: "
+        f"{machine.processor()}. The longest page took {longest:.0f} s; "
+        f"on a machine half as fast it takes about {2 * longest:.0f} s."
+    )
 
 
 class ChapterSeconds(SphinxPostTransform):
