@@ -101,6 +101,10 @@ def project(tmp_path):
         ("from attention_course.explorables import base", "attention_course/explorables/parts/a.css", True),
         ("x = Path('..') / 'benchmarks' / 'results'", "benchmarks/results/a.txt", True),
         ("x = Path('../exercises').resolve()", "exercises/source/a.ipynb", True),
+        ("x = kept('../benchmarks/results/a.txt')", "benchmarks/results/a.txt", True),
+        ("x = kept('../benchmarks/results/later.txt')", "benchmarks/results/later.txt", True),
+        ("x = kept(f'../benchmarks/{kind}.txt')", "benchmarks/results/a.txt", True),
+        ("x = kept('../benchmarks/results/a.txt')", "exercises/source/a.ipynb", False),
         ("x = open('numbers.csv')", "book/numbers.csv", True),
     ],
 )

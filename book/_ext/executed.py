@@ -83,7 +83,8 @@ def named_files(
     """Yield the project's files that strings in ``cells`` name.
 
     A name is a path from the notebook's folder, or that of a folder of the
-    project. Of a folder, every file counts.
+    project. Of a folder, every file counts; of a path that is not there or
+    that is put together, the folder that is.
     """
     rooms = {
         path.name: path
@@ -94,6 +95,8 @@ def named_files(
         path = rooms.get(word)
         if path is None and "." in word:
             path = (folder / word).resolve()
+            while "/" in word and not path.exists():
+                path = path.parent
         if path is None or path in (root, folder) or root not in path.parents:
             continue
         hidden = path.relative_to(root).parts[0].startswith((".", "_"))
