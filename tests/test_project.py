@@ -186,9 +186,7 @@ def pins() -> dict[str, str]:
 def floors() -> list[Requirement]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf8"))["project"]
     extras = project["optional-dependencies"]
-    pinned = [
-        line for name, lines in extras.items() if name != "triton" for line in lines
-    ]
+    pinned = [line for name, lines in extras.items() if name != "triton" for line in lines]
     lines = project["dependencies"] + pinned
     return [Requirement(line) for line in lines if not line.startswith(project["name"])]
 
