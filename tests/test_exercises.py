@@ -31,10 +31,12 @@ def marks(cell):
 
 
 def run(path, folder):
-    """Check a notebook; it runs in ``folder``, not where it stands."""
+    """Run every cell of a notebook; it runs in ``folder``, not where it stands."""
     notebook = runner.read(path)
     chapter = runner.chapter_of(notebook, path)
     unfinished = runner.execute(notebook, folder, 120.0)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    assert unfinished == {} and all(cell.execution_count for cell in cells)
     return notebook, {one.exercise: one for one in runner.results(str(path), notebook, chapter, unfinished)}
 
 
@@ -119,6 +121,7 @@ class TestNotebook:
             assert tuple(re.findall(r"(\w+): (?:Float|Int|Bool)\[", signature)) == one.parameters
 
     def test_every_solution_passes(self, source, tmp_path):
+        """The one place where a source notebook is executed: whole, with its cells that answer nothing."""
         notebook, results = run(source, tmp_path)
         assert {one.status for one in results.values()} == {"passed"}
         assert sum(one.points for one in results.values()) == chapter_of(source).points
