@@ -7,22 +7,41 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from strangers import NAME, ROOT, SCORES, SOFTMAX, code, grade_id, notebook, source, submission, whole
+from strangers import (
+    LIMITS,
+    NAME,
+    ROOT,
+    SCORES,
+    SEED,
+    SHAPES,
+    SOFTMAX,
+    code,
+    full,
+    function,
+    grade_id,
+    grader,
+    instead,
+    lost,
+    notebook,
+    source,
+    submission,
+)  # fmt: skip
 
+from attention_course.checks.registry import MODULES, find_exercise
 from attention_course.grading import grade, remote, sandbox, seccomp, wire
 from attention_course.grading.assignment import load, plan
 from attention_course.grading.cells import Cell
-from attention_course.grading.sandbox import Limits
 
-SEED = 20260401
-#: generous, because the machine may be busy
-LIMITS = Limits(cell=30.0, call=15.0, total=60.0, memory=512 << 20, disk=8 << 20)
 #: where something has to run into them
-SHORT = replace(LIMITS, cell=4.0, call=3.0, total=40.0)
+SHORT = replace(LIMITS, cell=4.0, call=4.0, total=60.0)
+#: what must hold for every chapter is tried on three of different kinds
+each_shape = pytest.mark.parametrize("chapter", SHAPES)
 
 if not shutil.which("bwrap"):
     if os.environ.get("CI"):
@@ -47,39 +66,18 @@ def launcher(assignment):
         yield made
 
 
-@pytest.fixture
-def graded(assignment, launcher):
-    """Grades bytes; returns the record, with exercises by their short name."""
-
-    def run(content: bytes, seed: int = SEED, limits: Limits = LIMITS) -> dict:
-        record = grade.record(
-            grade.grade(content, assignment, seed, replace(launcher, limits=limits)), assignment
-        )
-        json.dumps(record, allow_nan=False)
-        record["by"] = {one["name"].partition(".")[2]: one for one in record["exercises"]}
-        return record
-
-    return run
+@pytest.fixture(scope="module")
+def graded():
+    with grader() as made:
+        yield made
 
 
-def lost(record: dict) -> set[str]:
-    """The exercises without points."""
-    return {name for name, one in record["by"].items() if one["points"] == 0}
+def only(chapter: str) -> set[str]:
+    """The exercise whose answer ``instead`` replaces."""
+    return {function(SHAPES[chapter])}
 
 
 # Honest submissions ---------------------------------------------------------------------------
-
-
-def test_right_answers_get_full_points(graded):
-    record = graded(notebook(whole()))
-    assert (record["status"], record["points"], record["max_points"]) == ("graded", 10, 10)
-    assert record["flags"] == []
-
-
-def test_the_released_notebook_gets_none(graded, assignment):
-    record = graded((ROOT / "exercises" / "release" / NAME / f"{NAME}.ipynb").read_bytes())
-    assert (record["status"], record["points"]) == ("graded", 0)
-    assert all("Nothing is written here yet" in one["message"] for one in record["exercises"])
 
 
 def test_one_wrong_answer_costs_itself_and_is_named(graded):
@@ -109,18 +107,23 @@ def test_nan_on_large_logits_fails_softmax_and_what_stands_on_it_only(graded):
     ],
     ids=["warnings", "warnings as errors", "default dtype", "no gradients", "deterministic"],
 )
-def test_correct_code_with_other_settings_gets_full_points(graded, noise):
-    assert graded(submission(first=noise))["points"] == 10
+@each_shape
+def test_correct_code_with_other_settings_gets_full_points(graded, chapter, noise):
+    assert full(graded(submission(first=noise, name=chapter), name=chapter))
 
 
-def test_a_warning_in_the_function_costs_nothing(graded):
-    text = SCORES.replace("return", "import warnings; warnings.warn('x'); return")
-    assert graded(submission({"scores": text}))["points"] == 10
-
-
-def test_float_noise_costs_nothing(graded):
-    text = SCORES.replace("** 0.5", "** 0.5 * (1 + 1e-6)")
-    assert graded(submission({"scores": text}))["points"] == 10
+@each_shape
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import warnings; warnings.warn('x'); return right(*inputs)",
+        "torch.manual_seed(0); torch.randn(3); return right(*inputs)",
+        "result = right(*inputs)\n    return result * (1 + 1e-6) if result.is_floating_point() else result",
+    ],
+    ids=["a warning", "a reseeded generator", "float noise"],
+)
+def test_what_changes_no_answer_costs_nothing(graded, chapter, body):
+    assert full(graded(instead(chapter, body), name=chapter))
 
 
 def test_the_same_name_used_again_after_its_check_costs_nothing(graded):
@@ -198,8 +201,9 @@ def test_nbformat_3_is_read(graded):
     assert graded(json.dumps(content).encode())["points"] == 10
 
 
-def test_other_questions_of_the_notebook_are_never_believed(graded):
-    cells = source()
+@each_shape
+def test_other_questions_of_the_notebook_are_never_believed(graded, chapter):
+    cells = source(chapter)
     for cell in cells:
         if "nbgrader" in cell["metadata"]:
             cell["metadata"]["nbgrader"].update(points=1000, grade=False, solution=False, schema_version=99)
@@ -207,37 +211,49 @@ def test_other_questions_of_the_notebook_are_never_believed(graded):
             data = {"application/vnd.attention-course.check+json": {"exercise": "x", "status": "passed"}}
             forged = {"output_type": "execute_result", "data": data, "metadata": {}, "execution_count": 1}
             cell["outputs"] = [forged]
+    [name] = only(chapter)
     wrong = [
-        code("def scores(query, key):\n    return 198") if grade_id(one) == "scores" else one for one in cells
+        code(f"def {name}(*inputs):\n    return 198") if grade_id(one) == SHAPES[chapter] else one
+        for one in cells
     ]
     evil = {"name": "evil", "display_name": "evil", "argv": ["rm", "-rf", "/"], "language": "python"}
-    record = graded(notebook(wrong, kernelspec=evil))
-    assert record["max_points"] == 10
-    assert "scores" in lost(record)
+    record, right = (
+        graded(notebook(wrong, kernelspec=evil), name=chapter),
+        graded(notebook(cells), name=chapter),
+    )
+    assert full(right) and record["max_points"] == right["max_points"] < 20
+    assert lost(record) == {name}
 
 
 # Answers that are no answers ------------------------------------------------------------------
 
 WRONG = {
-    "shape": ("return query @ key.mT / query.shape[-1] ** 0.5 if False else query", "shape"),
-    "dtype": ("return (query @ key.mT / query.shape[-1] ** 0.5).half()", "dtype"),
-    "list": ("return (query @ key.mT / query.shape[-1] ** 0.5).tolist()", "a list"),
-    "numpy": ("return (query @ key.mT / query.shape[-1] ** 0.5).detach().numpy()", "NumPy"),
-    "none": ("query @ key.mT / query.shape[-1] ** 0.5", "None"),
+    "shape": ("return result.unsqueeze(0)", "shape"),
+    "dtype": ("return result.half()", "dtype"),
+    "list": ("return result.tolist()", "a list"),
+    "numpy": ("return result.detach().numpy()", "NumPy"),
+    "none": ("result", "None"),
     "raises": ("raise KeyError('what')", "KeyError"),
-    "in place": ("query /= query.shape[-1] ** 0.5; return query @ key.mT", "in place"),
-    "no gradient": ("return (query @ key.mT / query.shape[-1] ** 0.5).detach()", "gradient"),
-    "sparse": ("return (query @ key.mT).to_sparse()", "sparse"),
-    "tuple": ("return query @ key.mT, query", "tuple"),
+    "in place": (
+        "given = next(one for one in inputs if one.is_floating_point())\n"
+        "    torch.no_grad()(given.add_)(1)\n    return result",
+        "in place",
+    ),
+    "no gradient": ("return result.detach()", "gradient"),
+    "NaN": ("return result * float('nan')", "NaN"),
+    "sparse": ("return result.to_sparse()", "sparse"),
+    "tuple": ("return result, result", "tuple"),
 }
 
 
+@each_shape
 @pytest.mark.parametrize(("body", "words"), WRONG.values(), ids=list(WRONG))
-def test_each_kind_of_wrong_answer_has_a_message_of_its_own(graded, body, words):
-    record = graded(submission({"scores": f"def scores(query, key):\n    {body}\n"}))
-    assert record["by"]["scores"]["status"] == "failed"
-    assert words in record["by"]["scores"]["message"]
-    assert record["status"] == "graded"
+def test_each_kind_of_wrong_answer_has_a_message_of_its_own(graded, chapter, body, words):
+    record = graded(instead(chapter, f"result = right(*inputs)\n    {body}"), name=chapter)
+    assert (record["status"], lost(record)) == ("graded", only(chapter))
+    [name] = only(chapter)
+    assert record["by"][name]["status"] == "failed"
+    assert words in record["by"][name]["message"]
 
 
 @pytest.mark.parametrize(
@@ -265,13 +281,13 @@ def test_an_answer_in_a_cell_that_is_no_code_is_told(graded):
     assert "markdown" in graded(notebook(cells))["by"]["scores"]["message"]
 
 
-def test_deleted_copied_and_moved_checks_change_nothing(graded):
-    cells = source()
+@each_shape
+def test_deleted_copied_and_moved_checks_change_nothing(graded, chapter):
+    cells = source(chapter)
     without = [cell for cell in cells if not (grade_id(cell) or "").startswith("check")]
-    assert graded(notebook(without))["points"] == 10
     checks = [cell for cell in cells if (grade_id(cell) or "").startswith("check")]
-    assert graded(notebook([*checks, *cells, *checks]))["points"] == 10
-    assert graded(notebook([*cells, *cells]))["points"] == 10
+    for made in (without, [*checks, *cells, *checks], [*cells, *cells]):
+        assert full(graded(notebook(made), name=chapter))
 
 
 # Forgeries ------------------------------------------------------------------------------------
@@ -292,7 +308,7 @@ FORGED = {
         "import torch\nfor name in ('allclose', 'isclose', 'equal'):\n"
         "    setattr(torch, name, lambda *a, **k: torch.tensor(True))\n"
         "torch.testing.assert_close = lambda *a, **k: None",
-        "return torch.zeros(query.shape[:-1] + (key.shape[-2],))",
+        "return torch.zeros_like(right(*inputs))",
     ),
     "patched checks": (
         "import attention_course.checks.observe as o, attention_course.grading.child as c\n"
@@ -303,9 +319,9 @@ FORGED = {
     "asserts stripped": (
         "import ast\nast.parse = lambda *a, **k: ast.Module([], [])\n"
         "import builtins\nbuiltins.AssertionError = Warning",
-        "return query",
+        "return inputs[0]",
     ),
-    "gives back the cotangent": ("", "return query.sum() * 0 + float('nan')"),
+    "gives back the cotangent": ("", "return inputs[0].sum() * 0 + float('nan')"),
     "pickle": (
         "class Evil:\n    def __reduce__(self):\n        import os\n"
         "        return (os.system, ('touch pwned',))",
@@ -314,52 +330,55 @@ FORGED = {
     "answers nothing that is JSON": (
         "import attention_course.grading.wire as w\n"
         "w.pack = lambda *a: b'\\x00\\x00\\x00\\x05' + bytes(8) + b'{\"a\":'",
-        "return query",
+        "return inputs[0]",
     ),
     "a deep answer": (
         "import attention_course.grading.wire as w, struct\ntext = b'[' * 900000\n"
         "w.pack = lambda *a: struct.pack('!IQ', len(text), 0) + text",
-        "return query",
+        "return inputs[0]",
     ),
     "a frame of four gigabytes": (
         "import attention_course.grading.wire as w, struct\n"
         "w.pack = lambda *a: struct.pack('!IQ', 2**32 - 1, 2**60) + bytes(1000)",
-        "return query",
+        "return inputs[0]",
     ),
     "a tensor of other bytes": (
         "import attention_course.grading.wire as w, struct\n"
         "text = b'{\"result\":{\"tensor\":0},\"changed\":[],\"called\":[],\"tensors\":"
         "[{\"dtype\":\"float32\",\"shape\":[9999999]}]}'\n"
         "w.pack = lambda *a: struct.pack('!IQ', len(text), 0) + text",
-        "return query",
+        "return inputs[0]",
     ),
     "gradients of another shape": (
         "import attention_course.checks.observe as o\n"
-        "o._gradients = lambda *a: (torch.zeros(1), torch.zeros(1))",
-        "return query @ key.mT / query.shape[-1] ** 0.5",
+        "o._gradients = lambda result, arguments, cotangents: [torch.zeros(1)] * len(arguments)",
+        "return right(*inputs)",
     ),
 }  # fmt: skip
 
 
+@each_shape
 @pytest.mark.parametrize(("first", "body"), FORGED.values(), ids=list(FORGED))
-def test_a_forged_answer_gets_nothing_for_it(graded, first, body):
-    record = graded(submission({"scores": f"{first}\ndef scores(query, key):\n    {body}\n"}))
-    assert "scores" in lost(record)
+def test_a_forged_answer_gets_nothing_for_it(graded, chapter, first, body):
+    record = graded(instead(chapter, body, first), name=chapter)
+    assert only(chapter) <= lost(record)
     assert record["status"] in ("graded", "refused")
     assert not Path("pwned").exists()  # had the answer been unpickled here
 
 
-def test_a_verdict_written_to_every_descriptor_gets_nothing(graded):
+@each_shape
+def test_a_verdict_written_to_every_descriptor_gets_nothing(graded, chapter):
     first = (
         "import os\nfor number in range(256):\n    try:\n        os.write(number, b'{\"pass\": true}')\n"
         "    except OSError:\n        pass"
     )
-    record = graded(submission({"scores": f"{first}\ndef scores(query, key):\n    return query\n"}))
-    assert "scores" in lost(record)
+    record = graded(instead(chapter, "return inputs[0]", first), name=chapter)
+    assert only(chapter) <= lost(record)
     assert record["status"] == "refused"
 
 
-def test_nothing_of_the_grader_is_open_or_named(graded):
+@each_shape
+def test_nothing_of_the_grader_is_open_or_named(graded, chapter):
     """Above all not the socket by which processes are asked for."""
     first = (
         "import os\nopen_ones = {int(one) for one in os.listdir('/proc/self/fd')}\n"
@@ -367,23 +386,23 @@ def test_nothing_of_the_grader_is_open_or_named(graded):
         "kinds = [os.readlink(f'/proc/self/fd/{one}') for one in there]\n"
         "assert sum(kind != '/dev/null' for kind in kinds) == 1, kinds\n"
         "known = {'HOME', 'TMPDIR', 'USER', 'PATH', 'LANG', 'MPLBACKEND', 'MPLCONFIGDIR'}\n"
-        "assert set(os.environ) == {*known, 'OMP_NUM_THREADS', 'TORCHDYNAMO_DISABLE'}\n"
-        "from attention_course.lab.example import TOKENS\nCLEAN = True\n"
+        "assert set(os.environ) == {*known, 'OMP_NUM_THREADS', 'TORCHDYNAMO_DISABLE'}\nCLEAN = True\n"
     )
-    assert graded(submission({"scores": f"CLEAN\n{SCORES}"}, first=first))["points"] == 10
+    assert full(graded(instead(chapter, "CLEAN; return right(*inputs)", first), name=chapter))
 
 
-def test_public_answers_do_not_help(graded):
+@each_shape
+def test_public_answers_do_not_help(graded, chapter):
     """An answer that knows what learners see, and nothing else."""
-    text = (
-        "from attention_course.checks import inputs\nknown = {}\n"
-        "for case in ('one decimal', 'two sequences', 'heads', 'float64', 'one query'):\n    try:\n"
-        f"        q, k = inputs('{NAME}.scores', case)\n"
-        "        known[tuple(q.shape)] = q @ k.mT / q.shape[-1] ** 0.5\n    except KeyError:\n        pass\n"
-        "def scores(query, key):\n    return known[tuple(query.shape)]\n"
+    [name] = only(chapter)
+    cases = [case.name for case in find_exercise(f"{chapter}.{name}").cases]
+    first = (
+        "from attention_course.checks import inputs as public\nknown = {}\n"
+        f"for case in {cases!r}:\n    given = public('{chapter}.{name}', case)\n"
+        "    known[tuple(one.shape for one in given)] = right(*given).detach()\n"
     )
-    record = graded(submission({"scores": text}))
-    assert "scores" in lost(record)
+    record = graded(instead(chapter, "return known[tuple(one.shape for one in inputs)]", first), name=chapter)
+    assert (record["flags"], lost(record)) == ([], only(chapter))
 
 
 def test_hidden_inputs_follow_the_seed(graded):
@@ -392,39 +411,39 @@ def test_hidden_inputs_follow_the_seed(graded):
     assert said[0] == said[1] != said[2]
 
 
-def test_a_reseeded_generator_changes_nothing(graded):
-    text = "import torch\ntorch.manual_seed(0)\n" + SCORES.replace("return", "torch.manual_seed(0); return")
-    assert graded(submission({"scores": text}))["points"] == 10
+#: where a notebook might look for the answers of ``{chapter}``; each raises when there are none
+SEARCHES = [
+    "import attention_course.checks.{module} as answers",
+    "from attention_course.checks.registry import find_exercise as answers",
+    "from attention_course.attention import scaled_dot_product_attention as answers",
+    "import attention_course.scores as answers",
+    "import attention_course\nanswers = attention_course.scaled_dot_product_attention",
+    "import sys\nsys.path.insert(0, {root!r})\nimport importlib\n"
+    "answers = importlib.import_module('attention_course.checks.{module}')",
+    "answers = open({root!r} + '/attention_course/checks/{module}.py').read()",
+    "answers = open({root!r} + '/exercises/source/{chapter}/{chapter}.ipynb').read()",
+    "import glob, sys\nanswers = [one for place in (*sys.path, '/', '/course', {root!r})\n"
+    "    for one in glob.glob(f'{place}/**/checks/{module}*', recursive=place != '/')][0]",
+    "import gc\nanswers = [one for one in gc.get_objects() if type(one).__name__ == 'Exercise'][0]",
+    "import sys\nanswers = [one for name, one in sys.modules.items() if name.endswith('judge')][0]",
+    "import os\nanswers = open('/proc/' + str(os.getppid()) + '/environ').read() or 1 / 0",
+]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "import attention_course.checks.scaled_dot_product as answers",
-        "from attention_course.checks.registry import find_exercise as answers",
-        "from attention_course.attention import scaled_dot_product_attention as answers",
-        "import attention_course.scores as answers",
-        "import attention_course\nanswers = attention_course.scaled_dot_product_attention",
-        "import sys\nsys.path.insert(0, {root!r})\nimport importlib\n"
-        "answers = importlib.import_module('attention_course.checks.scaled_dot_product')",
-        "answers = open({root!r} + '/attention_course/checks/scaled_dot_product.py').read()",
-        "answers = open({root!r} + '/exercises/source/03_scaled_dot_product/'"
-        "    '03_scaled_dot_product.ipynb').read()",
-        "import glob, sys\nanswers = [one for place in (*sys.path, '/', '/course', {root!r})\n"
-        "    for one in glob.glob(f'{place}/**/checks/scaled_dot_product*', recursive=place != '/')][0]",
-        "import gc\nanswers = [one for one in gc.get_objects() if type(one).__name__ == 'Exercise'][0]",
-        "import sys\nanswers = [one for name, one in sys.modules.items() if name.endswith('judge')][0]",
-        "import os\nanswers = open('/proc/' + str(os.getppid()) + '/environ').read() or 1 / 0",
-    ],
-)
-def test_the_answers_are_not_to_be_found(graded, path):
-    text = path.replace("{root!r}", repr(str(ROOT)))
-    found = f"{text}\nFOUND = answers\n"
-    record = graded(submission({"scores": f"{SCORES}\n"}, first=found, last="FOUND"))
-    # where something is found, this function is right, and where not, it is not there
-    assert record["points"] == 10
-    record = graded(submission({"scores": f"FOUND\n{SCORES}"}, first=found))
-    assert record["by"]["scores"]["status"] == "missing"
+@each_shape
+def test_the_answers_are_not_to_be_found(graded, chapter):
+    known = {"{root!r}": repr(str(ROOT)), "{chapter}": chapter, "{module}": MODULES[chapter]}
+    searches = list(SEARCHES)
+    for word, text in known.items():
+        searches = [search.replace(word, text) for search in searches]
+    first = (
+        f"found = []\nfor search in {searches!r}:\n    try:\n        exec(search, {{}})\n"
+        "    except (ImportError, AttributeError, OSError, LookupError, ZeroDivisionError):\n        continue\n"
+        "    found.append(search)\nassert not found, found\n"
+    )
+    record = graded(submission(first=first, name=chapter), name=chapter)
+    assert full(record)
+    assert not [flag for flag in record["flags"] if "stopped" in flag]
 
 
 @pytest.mark.parametrize("use", ["F.scaled_dot_product_attention(query, key, value)"])
@@ -476,20 +495,35 @@ ENDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("body", "status"), ENDS.values(), ids=list(ENDS))
-def test_a_function_that_ends_or_never_ends_costs_itself_only(graded, body, status):
-    record = graded(submission({"softmax": f"def softmax(scores):\n    {body}\n    return 1\n",
-        "attention": OWN}), limits=SHORT)  # fmt: skip
-    assert record["status"] == status
-    assert lost(record) == {"softmax"}
-    assert record["by"]["softmax"]["status"] == {"graded": "failed"}.get(status, status)
+@pytest.fixture(scope="module")
+def endings(graded):
+    """Grades every ending of every chapter, as a function's and as a cell's: they wait side by side."""
+    asked = {}
+    for chapter in SHAPES:
+        for name, (body, _) in ENDS.items():
+            asked[chapter, name, "function"] = instead(chapter, f"{body}\n    return 1")
+            asked[chapter, name, "cell"] = submission(first=f"if True:\n    {body}", name=chapter)
+    with warnings.catch_warnings(), ThreadPoolExecutor(8) as pool:
+        running = {
+            key: pool.submit(graded, content, limits=SHORT, name=key[0]) for key, content in asked.items()
+        }
+        return {key: future.result() for key, future in running.items()}
 
 
-@pytest.mark.parametrize(("body", "status"), ENDS.values(), ids=list(ENDS))
-def test_a_cell_that_ends_or_never_ends_costs_itself_only(graded, body, status):
-    record = graded(submission(first=f"if True:\n    {body}"), limits=SHORT)
-    assert record["status"] == status
-    assert record["points"] == 10
+@each_shape
+@pytest.mark.parametrize("ending", ENDS)
+def test_a_function_that_ends_or_never_ends_costs_itself_only(endings, chapter, ending):
+    record, status = endings[chapter, ending, "function"], ENDS[ending][1]
+    assert (record["status"], lost(record)) == (status, only(chapter))
+    [name] = only(chapter)
+    assert record["by"][name]["status"] == {"graded": "failed"}.get(status, status)
+
+
+@each_shape
+@pytest.mark.parametrize("ending", ENDS)
+def test_a_cell_that_ends_or_never_ends_costs_itself_only(endings, chapter, ending):
+    record = endings[chapter, ending, "cell"]
+    assert (record["status"], lost(record)) == (ENDS[ending][1], set())
 
 
 @pytest.mark.parametrize(
@@ -521,40 +555,44 @@ def test_a_notebook_that_ends_again_and_again_is_given_up(graded):
 # Resources ------------------------------------------------------------------------------------
 
 
-def test_memory_is_bounded(graded):
-    big = "def softmax(scores):\n    x = [bytearray(1 << 24) for _ in range(100)]\n    return len(x)\n"
-    record = graded(submission({"softmax": big, "attention": OWN}))
-    assert lost(record) == {"softmax"}
-    assert "MemoryError" in record["by"]["softmax"]["message"]  # where it happens, not by a kill
-    assert "scores" not in lost(record)
-    record = graded(submission(first="import torch\nx = torch.ones(1 << 32)\n", last="x"))
-    assert record["points"] == 10
+@each_shape
+def test_memory_is_bounded(graded, chapter):
+    big = "x = [bytearray(1 << 24) for _ in range(100)]\n    return len(x)"
+    record = graded(instead(chapter, big), name=chapter)
+    assert lost(record) == only(chapter)
+    [name] = only(chapter)
+    assert "MemoryError" in record["by"][name]["message"]  # where it happens, not by a kill
+    first = "import torch\nx = torch.ones(1 << 32)\n"
+    assert full(graded(submission(first=first, last="x", name=chapter), name=chapter))
 
 
-def test_memory_over_many_processes_is_bounded(graded):
+@each_shape
+def test_memory_over_many_processes_is_bounded(graded, chapter):
     many = (
         "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n"
         "        x = bytearray(100 << 20)\n        time.sleep(60)\ntime.sleep(2)\n"
     )
-    record = graded(submission(first=many))
+    record = graded(submission(first=many, name=chapter), name=chapter)
     assert record["status"] == "crashed"
-    assert record["points"] == 10
+    assert full(record)
 
 
-def test_disk_is_bounded(graded):
+@each_shape
+def test_disk_is_bounded(graded, chapter):
     text = (
         "n = 0\nimport errno\nfor path in ('/tmp', '/dev/shm'):\n  try:\n    for i in range(100):\n"
         "      with open(f'{path}/{i}', 'wb') as f:\n        f.write(bytes(1 << 20))\n      n += 1\n"
         "  except OSError as e: assert e.errno == errno.ENOSPC\nassert n <= 16, n\nFULL = True\n"
     )
-    assert graded(submission({"scores": f"FULL\n{SCORES}"}, first=text))["points"] == 10
+    assert full(graded(instead(chapter, "FULL; return right(*inputs)", text), name=chapter))
 
 
-def test_prints_without_end_cost_nothing(graded):
+@each_shape
+def test_prints_without_end_cost_nothing(graded, chapter):
     text = (
         "import os, sys\nfor _ in range(300):\n    print('x' * (1 << 20))\n    os.write(2, b'y' * (1 << 16))"
     )
-    assert graded(submission(first=text))["points"] == 10
+    assert full(graded(submission(first=text, name=chapter), name=chapter))
 
 
 def test_a_result_that_is_too_large_is_told(graded):
@@ -625,7 +663,8 @@ def test_a_sandbox_without_python_is_the_grader_s_failure(assignment, monkeypatc
         grade.grade(submission(), assignment, SEED, made)
 
 
-def test_there_is_no_network(graded):
+@each_shape
+def test_there_is_no_network(graded, chapter):
     text = (
         "import socket\nfor family, to in ((socket.AF_INET, ('127.0.0.1', 22)), "
         "(socket.AF_INET, ('192.0.2.1', 53))):\n"
@@ -633,23 +672,26 @@ def test_there_is_no_network(graded):
         "    except OSError:\n        continue\n    raise SystemExit\n"
         "assert [name for _, name in socket.if_nameindex()] in (['lo'], [])\nALONE = True\n"
     )
-    assert graded(submission({"scores": f"ALONE\n{SCORES}"}, first=text))["points"] == 10
+    assert full(graded(instead(chapter, "ALONE; return right(*inputs)", text), name=chapter))
 
 
-def test_nothing_survives_its_notebook(graded):
+@each_shape
+def test_nothing_survives_its_notebook(graded, chapter):
     marker = f"orphan-{os.getpid()}"
     orphan = (
         "import os, time\nfor _ in range(30):\n    if os.fork() == 0:\n        os.setsid()\n"
         f"        os.execv('/bin/sh', ['sh', '-c', 'sleep 60; : {marker}'])\ntime.sleep(0.2)\n"
     )
-    graded(submission(first=orphan))
+    graded(submission(first=orphan, name=chapter), name=chapter)
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in running if marker.encode() in line and b"sleep" in line]
 
 
-def test_words_of_a_notebook_are_printable_and_short(graded):
-    text = "def scores(query, key):\n    raise ValueError('<script>\\x1b[31m\\x00' + 'x' * 10**6)\n"
-    message = graded(submission({"scores": text}))["by"]["scores"]["message"]
+@each_shape
+def test_words_of_a_notebook_are_printable_and_short(graded, chapter):
+    [name] = only(chapter)
+    text = "raise ValueError('<script>\\x1b[31m\\x00' + 'x' * 10**6)"
+    message = graded(instead(chapter, text), name=chapter)["by"][name]["message"]
     assert "\x1b" not in message and "\x00" not in message
     assert len(message) < 1000
 
@@ -709,8 +751,8 @@ STRANGE = {
 def test_no_student_can_choose_to_be_the_grader_s_failure(graded, gradient):
     first = (
         "import attention_course.grading.wire as w\npack = w.pack\n"
-        f"def strange(header, tensors):\n    if 'gradients' in header:\n        header['gradients'] = [{gradient}] * 2\n"
-        "    return pack(header, tensors)\nw.pack = strange"
+        f"def strange(header, tensors, *bounds):\n    if 'gradients' in header:\n        header['gradients'] = [{gradient}] * 2\n"
+        "    return pack(header, tensors, *bounds)\nw.pack = strange"
     )
     record = graded(submission(first=first))
     assert record["status"] == "refused"

@@ -3,7 +3,9 @@
 import csv
 import json
 import os
+import platform
 import random
+import re
 import shutil
 import signal
 import stat
@@ -13,11 +15,13 @@ import tempfile
 import time
 import zipfile
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from strangers import NAME, ROOT, SCORES, SOFTMAX, submission
+from strangers import NAME, ROOT, SCORES, SOFTMAX, code, submission
 
+from attention_course.checks import scaled_dot_product
 from attention_course.cli import main
 from attention_course.grading import assignment, remote, results, run, sandbox
 from attention_course.grading.sandbox import Limits
@@ -63,7 +67,7 @@ def folder(tmp_path) -> Path:
 def here(monkeypatch):
     """Grade in this very process: what is tested is not how processes are started."""
     monkeypatch.setattr(
-        run, "_on_this_machine", lambda requests, jobs: ((one, run.work(one)) for one in requests)
+        run, "_on_this_machine", lambda requests, pools: ((one, run.work(one)) for one in requests)
     )
 
 
@@ -179,8 +183,6 @@ def test_as_an_ordinary_user(asked):
         "assert 'CapEff:\\t0000000000000000' in open('/proc/self/status').read()\nHELD = True\n"
     )
     with remote.launcher(asked.files, asked.preload, Limits(total=30.0)) as made:
-        from dataclasses import replace
-
         from attention_course.grading.grade import grade as one
 
         launcher = replace(made, room=rooms)
@@ -296,6 +298,92 @@ def test_dask_gives_the_same(folder, tmp_path, asked, here):
     )
 
 
+# The official solution goes first -------------------------------------------------------------
+
+
+def broken(monkeypatch, name: str) -> None:
+    """Break the reference of one exercise of chapter 3."""
+    chapter = scaled_dot_product.CHAPTER
+    exercises = tuple(
+        replace(one, reference=lambda *inputs, right=one.reference: 2 * right(*inputs))
+        if one.name == f"{NAME}.{name}" else one
+        for one in chapter.exercises
+    )  # fmt: skip
+    monkeypatch.setattr(scaled_dot_product, "CHAPTER", replace(chapter, exercises=exercises))
+
+
+def test_a_broken_reference_stops_before_anybody_is_graded(folder, tmp_path, here, capsys, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    broken(monkeypatch, "softmax_jacobian")
+    out = tmp_path / "out"
+    assert main(["grade", str(folder), "--assignment", NAME, "--seed", "7", "--out", str(out)]) == 1
+    said = capsys.readouterr()
+    assert "nobody's submission was touched" in said.err
+    assert f"{NAME}.softmax_jacobian: 0 of 3 points: " in said.err and "entries differ" in said.err
+    assert f"{NAME}.scores" not in said.err and not said.out
+    assert logged(out) == [] and not (out / "grades.csv").exists()
+
+
+def changed_source(folder: Path, change) -> Path:
+    """The exercises, with the source of chapter 3 changed."""
+    made = folder / "exercises"
+    for kind in ("source", "release"):
+        shutil.copytree(EXERCISES / kind / NAME, made / kind / NAME)
+    path = made / "source" / NAME / f"{NAME}.ipynb"
+    content = json.loads(path.read_text(encoding="utf-8"))
+    change(content["cells"])
+    path.write_text(json.dumps(content), encoding="utf-8")
+    return made
+
+
+def test_a_flag_on_the_official_solution_stops_too(folder, tmp_path, asked, here):
+    made = changed_source(tmp_path, lambda cells: cells.insert(0, code("import nowhere_to_be_found")))
+    with (
+        open_source(folder, NAME) as source,
+        pytest.raises(run.PreflightError, match="flag: cell 1: stopped with ModuleNotFoundError"),
+    ):
+        run.grade_class(source, asked, made, 7, tmp_path / "out")
+
+
+def test_without_the_official_solution_nothing_is_graded(folder, tmp_path, asked, here):
+    made = changed_source(tmp_path, lambda cells: None)
+    shutil.rmtree(made / "source")
+    with (
+        open_source(folder, NAME) as source,
+        pytest.raises(assignment.AssignmentError, match=r"official solution .* cannot be read"),
+    ):
+        run.grade_class(source, asked, made, 7, tmp_path / "out")
+
+
+def test_a_failure_of_the_grader_s_on_the_official_solution_stops_too(folder, tmp_path, asked, monkeypatch):
+    def work(request):
+        return run.failed(request, "no room")
+
+    monkeypatch.setattr(
+        run, "_on_this_machine", lambda requests, pools: ((one, work(one)) for one in requests)
+    )
+    with pytest.raises(run.PreflightError, match=r"status infra_error(?s:.*)flag: grader: no room"):
+        grade(folder, tmp_path / "out", asked)
+    assert logged(tmp_path / "out") == []
+
+
+def test_the_official_solution_is_graded_once_for_a_seed(folder, tmp_path, asked, monkeypatch):
+    tried = []
+
+    def work(requests, pools):
+        for request in requests:
+            tried.append(request["student"])
+            yield request, run.work(request)
+
+    monkeypatch.setattr(run, "_on_this_machine", work)
+    grade(folder, tmp_path, asked)
+    grade(folder, tmp_path, asked)
+    assert tried[0] == "the official solution" and tried.count(tried[0]) == 1
+    with open_source(folder, NAME) as source:
+        run.grade_class(source, asked, EXERCISES, 8, tmp_path)
+    assert tried.count(tried[0]) == 2
+
+
 # Interruptions --------------------------------------------------------------------------------
 
 
@@ -342,13 +430,15 @@ def test_a_resubmission_counts_and_the_first_stays_on_record(folder, tmp_path, a
 
 
 def test_the_grader_s_own_failure_is_no_zero_and_is_tried_again(folder, tmp_path):
-    """A bubblewrap that works once, when the command looks for it, and then fails."""
+    """A bubblewrap that works twice, when the command looks for it and for the official solution, and then
+    fails."""
     programs, out = tmp_path / "programs", tmp_path / "out"
     programs.mkdir()
     fake = programs / "bwrap"
     real = shutil.which("bwrap")
     fake.write_text(
-        f"#!/bin/sh\n[ -e '{tmp_path}/used' ] && exit 1\ntouch '{tmp_path}/used'\nexec {real} \"$@\"\n"
+        f"#!/bin/sh\ncd '{tmp_path}'\n[ -e twice ] && exit 1\n[ -e once ] && touch twice\ntouch once\n"
+        f'exec {real} "$@"\n'
     )
     fake.chmod(0o755)
     done = cli(folder, out, env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
@@ -377,8 +467,9 @@ def test_a_timeout_is_tried_again_alone(tmp_path, asked, monkeypatch):
         return {**made, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
 
     monkeypatch.setattr(
-        run, "_on_this_machine", lambda requests, jobs: ((one, work(one)) for one in requests)
+        run, "_on_this_machine", lambda requests, pools: ((one, work(one)) for one in requests)
     )
+    monkeypatch.setattr(run, "_preflight", lambda *_: None)
     found = grade(folder, tmp_path / "out", asked)
     assert tries == ["a", "b", "a"]
     assert {name: one["status"] for name, one in found.items()} == {"a": "graded", "b": "graded"}
@@ -417,7 +508,12 @@ def test_a_submission_that_no_worker_survives_is_the_grader_s_failure(folder, tm
         def submit(self, *job):
             raise BrokenProcessPool
 
+        def shutdown(self): ...
+
     monkeypatch.setattr(run, "_pool", lambda jobs: Dead())
+    with pytest.raises(run.PreflightError, match="the grader's own process died"):
+        grade(folder, tmp_path / "out", asked, jobs=2)
+    monkeypatch.setattr(run, "_preflight", lambda *_: None)
     found = grade(folder, tmp_path / "out", asked, jobs=2)
     assert {one["status"] for one in found.values()} == {"infra_error"}
     assert all(one["points"] is None for one in found.values())
@@ -443,6 +539,23 @@ def test_doctor_says_what_works(capsys):
     said = capsys.readouterr().out
     assert "A class can be graded safely here." in said
     assert "no network" in said and "FAILS" not in said
+
+
+def test_doctor_says_what_an_unknown_processor_leaves_open(capsys, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "safely" not in said
+    assert re.search(r"^missing +filter of system calls +not for riscv64: see below$", said, re.MULTILINE)
+    assert "does not know the processor riscv64" in said and "x86_64 or aarch64" in said
+
+
+def test_grade_says_what_an_unknown_processor_leaves_open(folder, tmp_path, here, capsys, monkeypatch):
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    monkeypatch.chdir(ROOT)
+    call = ["grade", str(folder), "--assignment", NAME, "--seed", "7", "--out", str(tmp_path / "out")]
+    assert main(call) == 0
+    assert "does not know the processor riscv64" in capsys.readouterr().err
 
 
 def test_doctor_names_a_cure(capsys, monkeypatch):

@@ -279,6 +279,13 @@ def test_an_answer_that_many_hand_in_unchanged_does_not_pass_for_common_usage():
     assert len(pairs(leaked, frozenset())) == 45
 
 
+def test_what_is_common_stays_common_however_many_hand_in_one_answer():
+    slips = {str(n): frozenset(range(100)) | {1000 + n} for n in range(8)}
+    assert not pairs(slips, frozenset())
+    alike = {f"same {n}": frozenset(range(100)) | {2000} for n in range(30)}
+    assert not pairs(slips | alike, frozenset())
+
+
 def test_the_most_alike_come_first():
     whole = frozenset(range(100))
     students = {"c": whole, "a": whole, "b": frozenset(range(10, 100)) | frozenset(range(200, 210))}

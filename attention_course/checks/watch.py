@@ -38,7 +38,8 @@ class Watch:
     """Inside: notes which of the named torch functions are called; ``seen`` is what was noted."""
 
     def __init__(self, names: Sequence[str]):
-        self._modes = _Names(names), _Operations(names)
+        operations = _OperationsOfCompiled if "torch._dynamo" in sys.modules else _Operations
+        self._modes = _Names(names), operations(names)
         self._stack = ExitStack()
 
     def __enter__(self) -> "Watch":
@@ -76,6 +77,12 @@ class _Operations(TorchDispatchMode):
         self.bodies = {code: name for name in names if (code := _body(name))}
         self.seen = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch's compiler leaves the watch alone. It would be imported for that, which takes a
+        second in every process that checks."""
+        return False
+
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         operation = getattr(func, "__name__", "").partition(".")[0]
         if operation in self.meant:
@@ -88,6 +95,17 @@ class _Operations(TorchDispatchMode):
                 self.seen.add(self.bodies[frame.f_code])
             frame = frame.f_back
         return func(*args, **(kwargs or {}))
+
+
+class _OperationsOfCompiled(_Operations):
+    """The same where the compiler is there already: it must not compile the watch along."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def plain_name(name: str) -> str:

@@ -310,6 +310,6 @@ def _course_names(sources: Iterator[str], given: set[str]) -> set[str]:
     names = set()
     for source in sources:
         names |= {here for name, here in _course_imports(source) if name not in given}
-        if re.search(r"^[ \t]*import[ \t]+attention_course", source, re.MULTILINE):
+        if re.search(r"^[ \t]*import[ \t]+attention_course[\w.]*+(?![ \t]+as\b)", source, re.MULTILINE):
             names.add("attention_course")
     return names

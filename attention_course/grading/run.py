@@ -147,8 +147,8 @@ def _preflight(work: "Work", request: dict, path: Path, scheduler: str | None) -
     lines += [f"  flag: {flag}" for flag in record["flags"]]
     if lines or record["status"] != "graded":
         raise PreflightError(
-            "the official solution was graded first, with this seed and in this sandbox, and is "
-            f"{record['status']}; nobody's submission was touched:\n" + "\n".join(lines)
+            "nobody's submission was touched, because the official solution does not get all points here "
+            f"(status {record['status']}), with the same seed and in the same sandbox:\n" + "\n".join(lines)
         )
     results.replace(path, json.dumps(digest).encode())
 

@@ -103,19 +103,20 @@ def room(
         os.close(tells)
     process = 0
     try:
-        with open(told, "rb") as info:
-            text = info.read()
-        # the holder answers only when every mount is in place
-        holder.stdin.write(b"\n")
-        holder.stdin.flush()
-        if not text or holder.stdout.read(1) != b"\n":
-            raise BrokenPipeError
-        process = json.loads(text)["child-pid"]
+        try:
+            with open(told, "rb") as info:
+                text = info.read()
+            # the holder answers only when every mount is in place
+            holder.stdin.write(b"\n")
+            holder.stdin.flush()
+            if not text or holder.stdout.read(1) != b"\n":
+                raise BrokenPipeError
+            process = json.loads(text)["child-pid"]
+        except (BrokenPipeError, ValueError):
+            holder.kill()
+            said = holder.stderr.read(2000).decode(errors="replace").strip()
+            raise SandboxError(f"bubblewrap made no sandbox: {said or 'it said nothing'}") from None
         yield Room(process, None if user_namespace else _FIRST_USER + process)
-    except (BrokenPipeError, ValueError):
-        holder.kill()
-        said = holder.stderr.read(2000).decode(errors="replace").strip()
-        raise SandboxError(f"bubblewrap made no sandbox: {said or 'it said nothing'}") from None
     finally:
         _end(process)
         holder.kill()

@@ -77,13 +77,16 @@ def pairs(
 ) -> list[Pair]:
     """Every two students whose answers share at least ``threshold``, the most alike first.
 
-    What the starter has, or more than a third of the class (and more than three), is nobody's own.
+    What the starter has, or more than a third of the different answers (and more than three), is nobody's
+    own.
     The share is of the smaller answer, so that neither what a copy adds nor what it leaves out hides
     it; answers with fewer than ``MIN_FINGERPRINTS`` of their own are not compared.
     """
     # an answer that several hand in unchanged counts once, or a leaked one would pass for common usage
-    usage = Counter(one for answer in set(by_student.values()) for one in answer)
-    most = max(3, len(by_student) / 3)
+    # on both sides of the comparison: else, the more hand it in, the less of it would be common
+    different = set(by_student.values())
+    usage = Counter(one for answer in different for one in answer)
+    most = max(3, len(different) / 3)
     common = starter | {one for one, times in usage.items() if times > most}
     own = {student: answer - common for student, answer in by_student.items()}
     long = sorted(student for student, answer in own.items() if len(answer) >= MIN_FINGERPRINTS)
