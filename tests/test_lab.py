@@ -321,7 +321,7 @@ def test_alignment_offsets_count_right_translations_alone():
 
 @pytest.mark.parametrize("decoder", [seq2seq.FixedVectorDecoder, seq2seq.BahdanauDecoder])
 def test_translations_and_forced_choices_have_the_pairs_shapes(decoder, symbols):
-    model = seq2seq.recurrent(decoder, 23, 23, embedding_dim=8, hidden_size=8)
+    model = seq2seq.recurrent(decoder, 23, 23, embedding_dim=8, hidden_size=8).eval()
     pairs = symbols.test[:1] + symbols.test[-1:]
     for translation_, pair in zip(measuring.forced_choices(model, pairs, symbols), pairs, strict=True):
         assert len(translation_.words) == len(pair.target)
