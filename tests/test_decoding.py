@@ -317,6 +317,8 @@ def test_no_mask_is_built_for_one_new_token(monkeypatch):
     model(tokens, caches=caches)
     monkeypatch.setattr(masks, "_places", None)  # every structured mask is made from it
     model(tokens[:, :1], caches=caches)
+    with pytest.raises(TypeError, match="not callable"):
+        model(tokens[:, :4])
 
 
 @pytest.mark.gpu

@@ -328,7 +328,8 @@ class TestChoose:
         inputs = torch.randn(3, 4, 6).unbind(0)
         learned = torch.zeros(4, 4, requires_grad=True)
         with torch.no_grad():
-            scaled_dot_product_attention(*inputs, learned, backend="tiled")
+            got = scaled_dot_product_attention(*inputs, learned, backend="tiled")
+        torch.testing.assert_close(got, scaled_dot_product_attention(*inputs))
 
     def test_importing_the_package_imports_no_triton(self):
         code = "import sys, attention_course.attention; sys.exit('triton' in sys.modules)"
