@@ -194,6 +194,33 @@ def stand(path: Path) -> str:
     return hashlib.sha256((executed.digest(path) + cells).encode()).hexdigest()[:16]
 
 
+def restore(paths: Sequence[Path]) -> None:
+    """Put replications that benchmarks/results keeps of the same sources where new ones would go."""
+    known = known_results()
+    for path in paths:
+        notebook = known.get(path.stem)
+        if notebook is None or notebook["stand"] != stand(path):
+            continue
+        for index, run in enumerate(notebook["runs"]):
+            result = place(path, run["seeds"] // 1000)
+            if not result.exists():
+                result.parent.mkdir(parents=True, exist_ok=True)
+                statements = [
+                    {
+                        **{key: claim[key] for key in ("words", "at_least", "at_most")},
+                        "number": claim["numbers"][index],
+                    }
+                    for claim in notebook["claims"]
+                ]
+                result.write_text(json.dumps({**run, "claims": statements}), encoding="utf8")
+
+
+def known_results() -> dict[str, dict]:
+    """Return what benchmarks/results keeps of earlier replications, by notebook."""
+    raw = RESULTS / "replications.json"
+    return json.loads(raw.read_text(encoding="utf8")) if raw.exists() else {}
+
+
 # The table -------------------------------------------------------------------------------------
 
 
@@ -205,14 +232,24 @@ def collected(paths: Sequence[Path], count: int) -> dict[str, dict]:
         runs = [json.loads(file.read_text(encoding="utf8")) for file in kept if file.exists()]
         if not runs:
             continue
-        statements: dict[str, dict] = {}
-        for run in runs:
-            for claim in run.pop("claims"):
-                kept_claim = statements.setdefault(claim["words"], {**claim, "numbers": []})
-                kept_claim["numbers"].append(claim["number"])
-        for claim in statements.values():
-            del claim["number"], claim["held"]
-        result[path.stem] = {"commit": commit(), "runs": runs, "claims": list(statements.values())}
+        looked_at = [{claim["words"]: claim for claim in run.pop("claims")} for run in runs]
+        every = {words: claim for claims in looked_at for words, claim in claims.items()}
+        statements = [
+            {
+                "words": words,
+                "at_least": claim["at_least"],
+                "at_most": claim["at_most"],
+                # no number where a cell broke before its claims were looked at
+                "numbers": [claims.get(words, {}).get("number") for claims in looked_at],
+            }
+            for words, claim in every.items()
+        ]
+        result[path.stem] = {
+            "commit": commit(),
+            "stand": stand(path),
+            "runs": runs,
+            "claims": statements,
+        }
     return result
 
 
@@ -284,6 +321,7 @@ def main() -> int:
         paths = notebooks(asked.notebook)
     except ValueError as error:
         parser.error(str(error))
+    restore(paths)
     failed = [] if asked.table else replicate(paths, asked.replications, asked.jobs)
     write(collected(paths, asked.replications))
     for problem in failed:
@@ -295,8 +333,7 @@ def write(found: dict[str, dict]) -> None:
     """Put what was found beside what is known of other notebooks, and print its table."""
     RESULTS.mkdir(exist_ok=True)
     raw, text = RESULTS / "replications.json", RESULTS / "replications.txt"
-    known = json.loads(raw.read_text(encoding="utf8")) if raw.exists() else {}
-    known = dict(sorted({**known, **found}.items()))
+    known = dict(sorted({**known_results(), **found}.items()))
     raw.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
     text.write_text("\n".join(table(known)) + "\n", encoding="utf8")
     print("\n".join(table(found)))

@@ -103,6 +103,24 @@ def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypat
 
     monkeypatch.setattr(replicate, "started", lambda *_: pytest.fail("run again"))
     assert replicate.replicate([project], count=2, jobs=1) == []
+    monkeypatch.setattr(replicate, "KEPT", replicate.KEPT.with_name("elsewhere"))  # another machine
+    replicate.restore([project])
+    assert replicate.replicate([project], count=2, jobs=1) == []
+    assert replicate.collected([project], count=2) == found
+    monkeypatch.setattr(replicate, "stand", lambda path: "other sources")
+    replicate.restore([project])
+    assert replicate.collected([project], count=2) == {}
+
+
+def test_a_claim_that_was_not_looked_at_counts_as_broken(project):
+    assert replicate.replicate([project], count=2, jobs=1) == []
+    second = replicate.place(project, 2)
+    run = json.loads(second.read_text(encoding="utf8"))
+    run["claims"].pop(0)
+    second.write_text(json.dumps(run), encoding="utf8")
+    found = replicate.collected([project], count=2)
+    assert found["07_page"]["claims"][0]["numbers"] == [1.0, None]
+    assert any("margin   -inf" in line and "Seeds are small" in line for line in replicate.table(found))
 
 
 def test_what_fails_to_run_is_told_and_tried_again(project):
