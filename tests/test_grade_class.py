@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import zipfile
+from concurrent.futures import Executor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -498,17 +499,9 @@ def test_a_worker_that_dies_costs_nobody_a_verdict(folder, tmp_path):
 
 
 def test_a_submission_that_no_worker_survives_is_the_grader_s_failure(folder, tmp_path, asked, monkeypatch):
-    class Dead:
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            return False
-
+    class Dead(Executor):
         def submit(self, *job):
             raise BrokenProcessPool
-
-        def shutdown(self): ...
 
     monkeypatch.setattr(run, "_pool", lambda jobs: Dead())
     with pytest.raises(run.PreflightError, match="the grader's own process died"):

@@ -11,7 +11,7 @@ import platform
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack, closing, contextmanager, suppress
 from multiprocessing import forkserver, get_context, parent_process, util
@@ -302,7 +302,7 @@ class _Pools:
     def __init__(self, jobs: int):
         self.jobs, self.pool = jobs, None
 
-    def get(self) -> ProcessPoolExecutor:
+    def get(self) -> Executor:
         self.pool = self.pool or _pool(self.jobs)
         return self.pool
 
