@@ -49,6 +49,8 @@ def test_every_claim_held_on_this_run(built):
     statements = claims_summary.found(PAGES, execution=executed.executed)
     broken = [claims_summary.told(page, claim) for page, claim in statements if not claim["held"]]
     assert broken == [], "came out otherwise on this machine"
+    said = [(page.stem, claim["words"]) for page, claim in statements]
+    assert len(said) > 100 and len(said) == len(set(said)), "a claim is known by its words"
 
 
 # What is executed again ---------------------------------------------------------------------------
