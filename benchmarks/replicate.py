@@ -276,7 +276,8 @@ def table(found: dict[str, dict]) -> Iterator[str]:
         for claim in notebook["claims"]:
             numbers = [number for number in claim["numbers"] if number is not None]
             bounds = claim["at_least"], claim["at_most"]
-            rows.append((margin(claim["numbers"], *bounds), bounds, claim, numbers))
+            sure = margin(claim["numbers"], *bounds) if count > 1 else float("nan")
+            rows.append((sure, bounds, claim, numbers))
         for sure, (low, high), claim, numbers in sorted(rows, key=lambda row: row[0]):
             held = sum(
                 number is not None and (low is None or low <= number) and (high is None or number <= high)
@@ -334,8 +335,9 @@ def write(found: dict[str, dict]) -> None:
     RESULTS.mkdir(exist_ok=True)
     raw, text = RESULTS / "replications.json", RESULTS / "replications.txt"
     known = dict(sorted({**known_results(), **found}.items()))
+    lines = "\n".join(table(known)) + "\n"  # first: half of a result is none
     raw.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
-    text.write_text("\n".join(table(known)) + "\n", encoding="utf8")
+    text.write_text(lines, encoding="utf8")
     print("\n".join(table(found)))
 
 

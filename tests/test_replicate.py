@@ -112,6 +112,12 @@ def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypat
     assert replicate.collected([project], count=2) == {}
 
 
+def test_one_replication_has_no_margin_yet(project):
+    assert replicate.replicate([project], count=1, jobs=1) == []
+    lines = list(replicate.table(replicate.collected([project], count=1)))
+    assert sum("margin    nan" in line and line.startswith(" !") for line in lines) == 2
+
+
 def test_a_claim_that_was_not_looked_at_counts_as_broken(project):
     assert replicate.replicate([project], count=2, jobs=1) == []
     second = replicate.place(project, 2)
