@@ -499,7 +499,8 @@ Ours ran with --jobs {jobs} in two halves, nbgrader between them, as the one pro
 a kernel for each notebook. All start-up counts, from the call of the command to its end: each half of ours
 starts Python and torch anew in all of its processes, and grades the official solution first. What nbgrader
 needs beforehand (generate_assignment) does not count. Memory is the sum over all processes of their shares
-(PSS), every {LOOK:g} s, from runs of {MEMORY} submissions that are not timed, because looking takes time itself.""")
+(PSS), every {LOOK:g} s, from runs of {MEMORY} submissions that are not timed, because looking takes time
+itself.""")
     if memory.unread or memory_peer.unread:
         print("Some processes could not be read: they held more.")
     print("\n" + columns([("once for each process", "s"), *((part, f"{took:.2f}") for part, took in once)]))
