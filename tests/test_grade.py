@@ -704,7 +704,7 @@ def test_the_same_submission_gets_the_same_record(graded):
     assert graded(content) == graded(content)
 
 
-# What a reviewer with an attacker's eye found -------------------------------------------------
+# More ways in -----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not seccomp.known(), reason="no filter of system calls for this machine")
