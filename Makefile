@@ -59,8 +59,8 @@ test: book ## run every test: package, exercises, notebooks, built pages (again:
 		echo "$$state" > _build/tested; \
 	fi
 
-replicate: environment ## run notebooks under other seeds and arithmetic (ONLY="02 07" REPLICATIONS=12 JOBS=1)
-	@$(BIN)/python benchmarks/replicate.py $(ONLY) $(if $(REPLICATIONS),--replications $(REPLICATIONS)) $(if $(JOBS),--jobs $(JOBS))
+replicate: environment ## run notebooks under other seeds and arithmetic (ONLY="02 07" REPLICATIONS=12 CORES=2)
+	@$(BIN)/python benchmarks/replicate.py $(ONLY) $(if $(REPLICATIONS),--replications $(REPLICATIONS)) $(if $(CORES),--cores $(CORES))
 
 notebook: environment ## execute one page with nbval, whatever the build has left: make notebook PAGE=05_masks
 	$(PYTEST) $(NBVAL) book/$(PAGE).ipynb

@@ -9,6 +9,7 @@ imports stay the same: stop with Ctrl-C, go on later. The table goes to benchmar
 """
 
 import argparse
+import contextlib
 import functools
 import hashlib
 import json
@@ -21,7 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
-from queue import SimpleQueue
+from threading import Condition
 
 import nbformat
 import numpy
@@ -40,8 +41,6 @@ import executed  # noqa: E402
 SEEDS = Path(__file__).with_name("replication")  # its sitecustomize moves the seeds
 KEPT = ROOT / "_build" / "replications"
 RESULTS = ROOT / "benchmarks" / "results"
-#: the pages promise their seconds on two cores, so each notebook gets two
-CORES = 2
 SECONDS = 3600
 #: what a margin must be so that a claim with hundreds beside it holds on nearly every machine
 ENOUGH = 4.0
@@ -61,13 +60,17 @@ ARITHMETIC = {
 
 def setting(number: int) -> dict[str, str]:
     """Return the environment of replication ``number``; 0 is the book as it is."""
-    threads = str(1 + number % 2)
     return {
         "ATTENTION_COURSE_SEED_OFFSET": str(1000 * number),
-        "OMP_NUM_THREADS": threads,
-        "MKL_NUM_THREADS": threads,
+        "OMP_NUM_THREADS": str(threads(number)),
+        "MKL_NUM_THREADS": str(threads(number)),
         **ARITHMETIC[arithmetic(number)],
     }
+
+
+def threads(number: int) -> int:
+    """Return how many threads, on as many cores, replication ``number`` adds its sums with."""
+    return 1 + number % 2
 
 
 def arithmetic(number: int) -> str:
@@ -133,17 +136,44 @@ def errors(notebook: nbformat.NotebookNode) -> Iterator[str]:
 # All of them -----------------------------------------------------------------------------------
 
 
-def replicate(paths: Sequence[Path], count: int, jobs: int) -> list[str]:
-    """Run what is not kept yet, ``jobs`` at once, each on cores of its own; return what failed to run."""
+def mine() -> list[int]:
+    """Return the numbers of the cores this process may use; where they have none, just as many numbers."""
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else list(range(cores()))
+
+
+class Cores:
+    """The cores of this machine, lent so that no two replications slow each other down."""
+
+    def __init__(self, numbers: Sequence[int]) -> None:
+        self.free = list(numbers)
+        self.count = len(numbers)
+        self.given_back = Condition()
+
+    @contextlib.contextmanager
+    def lent(self, wanted: int) -> Iterator[list[int]]:
+        """Wait for ``wanted`` cores, or for all where there are fewer, and give them back in the end."""
+        wanted = min(wanted, self.count)
+        with self.given_back:
+            self.given_back.wait_for(lambda: len(self.free) >= wanted)
+            own = [self.free.pop() for _ in range(wanted)]
+        try:
+            yield own
+        finally:
+            with self.given_back:
+                self.free += own
+                self.given_back.notify_all()
+
+
+def replicate(paths: Sequence[Path], count: int, numbers: Sequence[int]) -> list[str]:
+    """Run what is not kept yet, on the cores ``numbers``, each on its own; return what failed to run."""
     tasks = [(path, number) for number in range(1, count + 1) for path in paths]
     missing = [(path, number) for path, number in tasks if not place(path, number).exists()]
-    available = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    slots: SimpleQueue[list[int]] = SimpleQueue()
-    for job in range(jobs):
-        slots.put(available[job * CORES : (job + 1) * CORES] or available)
+    # those that want more cores at once come first: they would wait for those that want one
+    missing.sort(key=lambda task: -threads(task[1]))
+    available = Cores(numbers)
     failed = []
-    with ThreadPoolExecutor(jobs) as pool:
-        order = {pool.submit(started, path, number, slots): (path, number) for path, number in missing}
+    with ThreadPoolExecutor(len(numbers)) as pool:
+        order = {pool.submit(started, path, number, available): (path, number) for path, number in missing}
         bar = tqdm(total=len(tasks), initial=len(tasks) - len(missing), desc="replications")
         try:
             for future in as_completed(order):
@@ -159,27 +189,25 @@ def replicate(paths: Sequence[Path], count: int, jobs: int) -> list[str]:
     return failed
 
 
-def started(path: Path, number: int, slots: "SimpleQueue[list[int]]") -> str:
+def started(path: Path, number: int, available: Cores) -> str:
     """Run one replication in a process on the next free cores; return why it failed, or nothing."""
-    own = slots.get()
-    try:
-        result = place(path, number)
-        result.parent.mkdir(parents=True, exist_ok=True)
-        runs = str(KEPT / "runs" / str(number))
-        environment = {
-            **os.environ,
-            **setting(number),
-            "PYTHONPATH": os.pathsep.join(filter(None, (str(SEEDS), os.environ.get("PYTHONPATH", "")))),
-            "ATTENTION_COURSE_CLAIMS": "report",
-            "ATTENTION_COURSE_KEEP_RUNS": runs,
-            "ATTENTION_COURSE_REUSE_RUNS": runs,
-        }
-        command = [sys.executable, __file__, "--execute", str(path), str(number), str(result)]
-        command += ["--on", ",".join(map(str, own))]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        return "" if done.returncode == 0 else done.stderr.strip()[-500:]
-    finally:
-        slots.put(own)
+    result = place(path, number)
+    result.parent.mkdir(parents=True, exist_ok=True)
+    runs = str(KEPT / "runs" / str(number))
+    environment = {
+        **os.environ,
+        **setting(number),
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(SEEDS), os.environ.get("PYTHONPATH", "")))),
+        "ATTENTION_COURSE_CLAIMS": "report",
+        "ATTENTION_COURSE_KEEP_RUNS": runs,
+        "ATTENTION_COURSE_REUSE_RUNS": runs,
+    }
+    command = [sys.executable, __file__, "--execute", str(path), str(number), str(result)]
+    with available.lent(threads(number)) as own:
+        done = subprocess.run(
+            [*command, "--on", ",".join(map(str, own))], env=environment, capture_output=True, text=True
+        )
+    return "" if done.returncode == 0 else done.stderr.strip()[-500:]
 
 
 def place(path: Path, number: int) -> Path:
@@ -305,7 +333,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("notebook", nargs="*", help="how its name begins: 02, alignment; all unless given")
     parser.add_argument("--replications", type=int, default=12, metavar="N")
-    parser.add_argument("--jobs", type=int, default=max(1, cores() // CORES), metavar="N", help="at once")
+    parser.add_argument(
+        "--cores", type=int, default=cores(), metavar="N", help="how many to use; all unless given"
+    )
     parser.add_argument("--table", action="store_true", help="run nothing: the table of what is kept")
     parser.add_argument("--execute", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--on", default="", help=argparse.SUPPRESS)
@@ -316,14 +346,14 @@ def main() -> int:
         path, number, result = asked.execute
         execute(Path(path), int(number), Path(result))
         return 0
-    if asked.replications < 2 or asked.jobs < 1:
-        parser.error("a spread needs at least two replications, and somebody to run them")
+    if asked.replications < 2 or asked.cores < 1:
+        parser.error("a spread needs at least two replications, and a core to run them on")
     try:
         paths = notebooks(asked.notebook)
     except ValueError as error:
         parser.error(str(error))
     restore(paths)
-    failed = [] if asked.table else replicate(paths, asked.replications, asked.jobs)
+    failed = [] if asked.table else replicate(paths, asked.replications, mine()[: asked.cores])
     write(collected(paths, asked.replications))
     for problem in failed:
         print(f"did not run: {problem}", file=sys.stderr)

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -86,7 +88,7 @@ assert seed != 2000
 
 
 def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypatch, capsys):
-    assert replicate.replicate([project], count=2, jobs=1) == []
+    assert replicate.replicate([project], count=2, numbers=[0]) == []
     found = replicate.collected([project], count=2)
     small, zero = found["07_page"]["claims"]
     assert small["numbers"] == [1.0, 2.0] and zero["numbers"] == [1000.0, 2000.0]
@@ -102,10 +104,10 @@ def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypat
     assert json.loads((replicate.RESULTS / "replications.json").read_text(encoding="utf8")) == found
 
     monkeypatch.setattr(replicate, "started", lambda *_: pytest.fail("run again"))
-    assert replicate.replicate([project], count=2, jobs=1) == []
+    assert replicate.replicate([project], count=2, numbers=[0]) == []
     monkeypatch.setattr(replicate, "KEPT", replicate.KEPT.with_name("elsewhere"))  # another machine
     replicate.restore([project])
-    assert replicate.replicate([project], count=2, jobs=1) == []
+    assert replicate.replicate([project], count=2, numbers=[0]) == []
     assert replicate.collected([project], count=2) == found
     monkeypatch.setattr(replicate, "stand", lambda path: "other sources")
     replicate.restore([project])
@@ -113,13 +115,13 @@ def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypat
 
 
 def test_one_replication_has_no_margin_yet(project):
-    assert replicate.replicate([project], count=1, jobs=1) == []
+    assert replicate.replicate([project], count=1, numbers=[0]) == []
     lines = list(replicate.table(replicate.collected([project], count=1)))
     assert sum("margin    nan" in line and line.startswith(" !") for line in lines) == 2
 
 
 def test_a_claim_that_was_not_looked_at_counts_as_broken(project):
-    assert replicate.replicate([project], count=2, jobs=1) == []
+    assert replicate.replicate([project], count=2, numbers=[0]) == []
     second = replicate.place(project, 2)
     run = json.loads(second.read_text(encoding="utf8"))
     run["claims"].pop(0)
@@ -131,9 +133,25 @@ def test_a_claim_that_was_not_looked_at_counts_as_broken(project):
 
 def test_what_fails_to_run_is_told_and_tried_again(project):
     project.write_text("no notebook", encoding="utf8")
-    (problem,) = replicate.replicate([project], count=1, jobs=1)
+    (problem,) = replicate.replicate([project], count=1, numbers=[0])
     assert problem.startswith("07_page, replication 1: ")
     assert not list(replicate.KEPT.rglob("*.json"))
+
+
+def test_no_core_is_lent_twice_and_who_wants_more_than_there_are_gets_all():
+    cores, held, seen = replicate.Cores([3, 5]), set(), []
+
+    def borrow(wanted):
+        with cores.lent(wanted) as own:
+            assert len(own) == min(wanted, 2) and not held & set(own)
+            held.update(own)
+            seen.append(wanted)
+            time.sleep(0.01)
+            held.difference_update(own)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(borrow, [2, 1, 1, 3, 1, 2]))
+    assert sorted(seen) == [1, 1, 1, 2, 2, 3] and sorted(cores.free) == [3, 5]
 
 
 def test_notebooks_that_were_not_asked_for_keep_their_place(project, capsys):
