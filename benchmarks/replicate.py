@@ -77,7 +77,12 @@ def arithmetic(number: int) -> str:
     """Return the name of the arithmetic of replication ``number``; the portable one is slow, hence rarer."""
     if number % 7 == 2:
         return "portable"
-    return "AVX2" if number % 4 == 3 else "as it comes"
+    return "AVX2" if number % 4 == 3 or number % 8 == 6 else "as it comes"
+
+
+def recipe(number: int) -> dict[str, int | str]:
+    """Return what makes replication ``number`` another run than the book's, as its result says it."""
+    return {"seeds": 1000 * number, "arithmetic": arithmetic(number), "threads": threads(number)}
 
 
 def notebooks(chosen: Sequence[str]) -> list[Path]:
@@ -111,18 +116,22 @@ def execute(path: Path, number: int, result: Path) -> None:
     )
     client.execute()
     found = {
-        "seeds": 1000 * number,
-        "arithmetic": arithmetic(number),
-        "threads": int(os.environ["OMP_NUM_THREADS"]),
+        **recipe(number),
+        "commit": commit(),
         "processor": processor(),
         "versions": f"Python {sys.version.split()[0]}, torch {torch.__version__}, numpy {numpy.__version__}",
         "seconds": round(time.perf_counter() - began, 1),
         "errors": list(errors(notebook)),
         "claims": list(carried(notebook)),
     }
-    unfinished = result.with_suffix(".unfinished")
-    unfinished.write_text(json.dumps(found, indent=1, ensure_ascii=False), encoding="utf8")
-    unfinished.replace(result)
+    put(result, json.dumps(found, indent=1, ensure_ascii=False))
+
+
+def put(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all."""
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(text, encoding="utf8")
+    unfinished.replace(path)
 
 
 def errors(notebook: nbformat.NotebookNode) -> Iterator[str]:
@@ -167,7 +176,7 @@ class Cores:
 def replicate(paths: Sequence[Path], count: int, numbers: Sequence[int]) -> list[str]:
     """Run what is not kept yet, on the cores ``numbers``, each on its own; return what failed to run."""
     tasks = [(path, number) for number in range(1, count + 1) for path in paths]
-    missing = [(path, number) for path, number in tasks if not place(path, number).exists()]
+    missing = [(path, number) for path, number in tasks if result_of(path, number) is None]
     # those that want more cores at once come first: they would wait for those that want one
     missing.sort(key=lambda task: -threads(task[1]))
     available = Cores(numbers)
@@ -207,12 +216,24 @@ def started(path: Path, number: int, available: Cores) -> str:
         done = subprocess.run(
             [*command, "--on", ",".join(map(str, own))], env=environment, capture_output=True, text=True
         )
+    if stand.__wrapped__(path) != stand(path):
+        result.unlink(missing_ok=True)
+        return "its sources changed while it ran"
     return "" if done.returncode == 0 else done.stderr.strip()[-500:]
 
 
 def place(path: Path, number: int) -> Path:
     """Where the result of a replication is kept: under the digest of all that it depends on."""
     return KEPT / path.stem / stand(path) / f"{number}.json"
+
+
+def result_of(path: Path, number: int) -> dict | None:
+    """Return what is kept of a replication, or ``None`` if there is none, or of another recipe."""
+    try:
+        result = json.loads(place(path, number).read_text(encoding="utf8"))
+    except FileNotFoundError:
+        return None
+    return result if recipe(number).items() <= result.items() else None
 
 
 @functools.cache
@@ -240,7 +261,7 @@ def restore(paths: Sequence[Path]) -> None:
                     }
                     for claim in notebook["claims"]
                 ]
-                result.write_text(json.dumps({**run, "claims": statements}), encoding="utf8")
+                put(result, json.dumps({**run, "claims": statements}))
 
 
 def known_results() -> dict[str, dict]:
@@ -252,12 +273,12 @@ def known_results() -> dict[str, dict]:
 # The table -------------------------------------------------------------------------------------
 
 
-def collected(paths: Sequence[Path], count: int) -> dict[str, dict]:
-    """Return runs, errors and claims with their numbers over the replications, by notebook."""
+def collected(paths: Sequence[Path]) -> dict[str, dict]:
+    """Return all that is kept: runs, errors and claims with their numbers, by notebook."""
     result = {}
     for path in paths:
-        kept = [place(path, number) for number in range(1, count + 1)]
-        runs = [json.loads(file.read_text(encoding="utf8")) for file in kept if file.exists()]
+        numbers = sorted(int(file.stem) for file in place(path, 1).parent.glob("*.json"))
+        runs = [run for number in numbers if (run := result_of(path, number)) is not None]
         if not runs:
             continue
         looked_at = [{claim["words"]: claim for claim in run.pop("claims")} for run in runs]
@@ -272,12 +293,7 @@ def collected(paths: Sequence[Path], count: int) -> dict[str, dict]:
             }
             for words, claim in every.items()
         ]
-        result[path.stem] = {
-            "commit": commit(),
-            "stand": stand(path),
-            "runs": runs,
-            "claims": statements,
-        }
+        result[path.stem] = {"stand": stand(path), "runs": runs, "claims": statements}
     return result
 
 
@@ -295,7 +311,8 @@ def table(found: dict[str, dict]) -> Iterator[str]:
     for name, notebook in found.items():
         runs, count = notebook["runs"], len(notebook["runs"])
         ways = sorted({run["arithmetic"] for run in runs})
-        yield f"{name}: {count} replications ({', '.join(ways)}), commit {notebook['commit']}"
+        commits = dict.fromkeys(run["commit"] for run in runs)
+        yield f"{name}: {count} replications ({', '.join(ways)}), commit {', '.join(commits)}"
         for where in sorted({f"{run['processor']}, {run['versions']}" for run in runs}):
             yield f"  {where}"
         for error, times in counted(error for run in runs for error in run["errors"]).items():
@@ -354,7 +371,7 @@ def main() -> int:
         parser.error(str(error))
     restore(paths)
     failed = [] if asked.table else replicate(paths, asked.replications, mine()[: asked.cores])
-    write(collected(paths, asked.replications))
+    write(collected(paths))
     for problem in failed:
         print(f"did not run: {problem}", file=sys.stderr)
     return 1 if failed else 0
@@ -366,8 +383,8 @@ def write(found: dict[str, dict]) -> None:
     raw, text = RESULTS / "replications.json", RESULTS / "replications.txt"
     known = dict(sorted({**known_results(), **found}.items()))
     lines = "\n".join(table(known)) + "\n"  # first: half of a result is none
-    raw.write_text(json.dumps(known, indent=1, ensure_ascii=False) + "\n", encoding="utf8")
-    text.write_text(lines, encoding="utf8")
+    put(raw, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+    put(text, lines)
     print("\n".join(table(found)))
 
 

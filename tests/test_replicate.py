@@ -1,5 +1,6 @@
 """Replications: what moves the seeds, which notebooks run, what the table says."""
 
+import functools
 import json
 import os
 import subprocess
@@ -83,15 +84,16 @@ assert seed != 2000
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
     monkeypatch.setattr(replicate, "KEPT", tmp_path / "kept")
     monkeypatch.setattr(replicate, "RESULTS", tmp_path / "results")
-    monkeypatch.setattr(replicate, "stand", lambda path: "digest")
+    monkeypatch.setattr(replicate, "stand", functools.cache(lambda path: "digest"))
     return path
 
 
 def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypatch, capsys):
     assert replicate.replicate([project], count=2, numbers=[0]) == []
-    found = replicate.collected([project], count=2)
+    found = replicate.collected([project])
     small, zero = found["07_page"]["claims"]
     assert small["numbers"] == [1.0, 2.0] and zero["numbers"] == [1000.0, 2000.0]
+    assert [run["threads"] for run in found["07_page"]["runs"]] == [2, 1]
     assert [run["arithmetic"] for run in found["07_page"]["runs"]] == ["as it comes", "portable"]
 
     replicate.write(found)
@@ -108,15 +110,39 @@ def test_claims_are_counted_and_what_is_kept_is_not_run_again(project, monkeypat
     monkeypatch.setattr(replicate, "KEPT", replicate.KEPT.with_name("elsewhere"))  # another machine
     replicate.restore([project])
     assert replicate.replicate([project], count=2, numbers=[0]) == []
-    assert replicate.collected([project], count=2) == found
+    assert replicate.collected([project]) == found
     monkeypatch.setattr(replicate, "stand", lambda path: "other sources")
     replicate.restore([project])
-    assert replicate.collected([project], count=2) == {}
+    assert replicate.collected([project]) == {}
+
+
+def test_a_smaller_number_forgets_nothing(project):
+    assert replicate.replicate([project], count=2, numbers=[0]) == []
+    assert replicate.replicate([project], count=1, numbers=[0]) == []
+    assert len(replicate.collected([project])["07_page"]["runs"]) == 2
+
+
+def test_what_another_recipe_made_is_run_again(project, monkeypatch):
+    assert replicate.replicate([project], count=1, numbers=[0]) == []
+    monkeypatch.setattr(replicate, "arithmetic", lambda number: "portable")
+    assert replicate.collected([project]) == {}
+    ran = []
+    monkeypatch.setattr(replicate, "started", lambda path, number, _: ran.append(number) or "")
+    replicate.replicate([project], count=1, numbers=[0])
+    assert ran == [1]
+
+
+def test_what_was_made_while_its_sources_changed_is_not_kept(project, monkeypatch):
+    stands = iter(["before", "after"])
+    monkeypatch.setattr(replicate, "stand", functools.cache(lambda path: next(stands)))
+    (problem,) = replicate.replicate([project], count=1, numbers=[0])
+    assert problem == "07_page, replication 1: its sources changed while it ran"
+    assert not list(replicate.KEPT.rglob("*.json"))
 
 
 def test_one_replication_has_no_margin_yet(project):
     assert replicate.replicate([project], count=1, numbers=[0]) == []
-    lines = list(replicate.table(replicate.collected([project], count=1)))
+    lines = list(replicate.table(replicate.collected([project])))
     assert sum("margin    nan" in line and line.startswith(" !") for line in lines) == 2
 
 
@@ -126,7 +152,7 @@ def test_a_claim_that_was_not_looked_at_counts_as_broken(project):
     run = json.loads(second.read_text(encoding="utf8"))
     run["claims"].pop(0)
     second.write_text(json.dumps(run), encoding="utf8")
-    found = replicate.collected([project], count=2)
+    found = replicate.collected([project])
     assert found["07_page"]["claims"][0]["numbers"] == [1.0, None]
     assert any("margin   -inf" in line and "Seeds are small" in line for line in replicate.table(found))
 
@@ -155,7 +181,7 @@ def test_no_core_is_lent_twice_and_who_wants_more_than_there_are_gets_all():
 
 
 def test_notebooks_that_were_not_asked_for_keep_their_place(project, capsys):
-    replicate.write({"02_other": {"commit": "a", "runs": [], "claims": []}})
-    replicate.write({"07_page": {"commit": "b", "runs": [], "claims": []}})
+    replicate.write({"02_other": {"stand": "a", "runs": [], "claims": []}})
+    replicate.write({"07_page": {"stand": "b", "runs": [], "claims": []}})
     known = json.loads((replicate.RESULTS / "replications.json").read_text(encoding="utf8"))
-    assert {name: entry["commit"] for name, entry in known.items()} == {"02_other": "a", "07_page": "b"}
+    assert {name: entry["stand"] for name, entry in known.items()} == {"02_other": "a", "07_page": "b"}
