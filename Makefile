@@ -44,7 +44,7 @@ book: environment ## run every notebook and build the book, warnings are errors
 	@echo "The book is in $(PAGES). Open file://$(CURDIR)/$(PAGES)/index.html, or run make serve."
 
 test: book ## run every test: package, exercises, notebooks, built pages (again: make test FORCE=1)
-	@state=$$($(BIN)/python tests/state.py); \
+	@state=$$($(BIN)/python tests/state.py) || exit 1; \
 	if [ -z "$(FORCE)" ] && [ "$$state" = "$$(cat _build/tested 2>/dev/null)" ]; then \
 		echo "Every test passed on $$(cat _build/tested.when), and nothing has changed since."; \
 		echo "To run them again: make test FORCE=1"; \

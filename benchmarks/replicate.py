@@ -85,6 +85,17 @@ def recipe(number: int) -> dict[str, int | str]:
     return {"seeds": 1000 * number, "arithmetic": arithmetic(number), "threads": threads(number)}
 
 
+def recipe_here() -> dict[str, int | str]:
+    """Return the same of this process, as its environment has it."""
+    ways = (name for name, switches in ARITHMETIC.items() if switches.items() <= os.environ.items())
+    *_, asked_for = ways  # the first asks for nothing
+    return {
+        "seeds": int(os.environ["ATTENTION_COURSE_SEED_OFFSET"]),
+        "arithmetic": asked_for,
+        "threads": int(os.environ["OMP_NUM_THREADS"]),
+    }
+
+
 def notebooks(chosen: Sequence[str]) -> list[Path]:
     """Return the notebooks with claims whose names begin with one of ``chosen``, or all of them.
 
@@ -116,7 +127,7 @@ def execute(path: Path, number: int, result: Path) -> None:
     )
     client.execute()
     found = {
-        **recipe(number),
+        **recipe_here(),
         "commit": commit(),
         "processor": processor(),
         "versions": f"Python {sys.version.split()[0]}, torch {torch.__version__}, numpy {numpy.__version__}",

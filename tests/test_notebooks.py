@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
@@ -13,9 +14,14 @@ from jupyter_cache.base import CacheBundleIn
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.append(str(ROOT / "book" / "_ext"))
+sys.path.append(str(ROOT / "benchmarks"))
 
 import claims_summary  # noqa: E402
+import course_sphinx  # noqa: E402
 import executed  # noqa: E402
+import replicate  # noqa: E402
+
+from attention_course.lab.claims import margin  # noqa: E402
 
 PAGES = executed.pages()
 
@@ -51,6 +57,30 @@ def test_every_claim_held_on_this_run(built):
     assert broken == [], "came out otherwise on this machine"
     said = [(page.stem, claim["words"]) for page, claim in statements]
     assert len(said) > 100 and len(said) == len(set(said)), "a claim is known by its words"
+
+
+def test_the_replications_are_those_of_the_claims_in_the_book(built):
+    """A claim that was changed has to be replicated again: make replicate ONLY=..."""
+    now = {
+        (page.stem, claim["words"], claim["at_least"], claim["at_most"])
+        for page, claim in claims_summary.found(PAGES, execution=executed.executed)
+    }
+    replicated = {
+        (name, claim["words"], claim["at_least"], claim["at_most"])
+        for name, notebook in replicate.known_results().items()
+        for claim in notebook["claims"]
+    }
+    assert now == replicated
+    assert {page for page, *_ in now} == {path.stem for path in replicate.notebooks([])}
+
+
+def test_every_claim_is_sure_enough():
+    for name, notebook in replicate.known_results().items():
+        assert len(notebook["runs"]) >= 12, name
+        assert [error for run in notebook["runs"] for error in run["errors"]] == [], name
+        for claim in notebook["claims"]:
+            sure = margin(claim["numbers"], claim["at_least"], claim["at_most"])
+            assert sure >= replicate.ENOUGH, f"{name}: {claim['words']}"
 
 
 # What is executed again ---------------------------------------------------------------------------
@@ -200,6 +230,37 @@ def test_nbval_compares_what_the_build_has_executed(project):
     assert report.count("Cell execution caused an exception") == 1
 
 
+def test_a_page_that_is_saved_while_it_is_executed_is_read_again(project):
+    page = project / "book" / "03_page.ipynb"
+    nbformat.write(notebook("1 + 1"), page)
+    settings = SimpleNamespace(copy=lambda execution_cache_path: settings)
+    env = SimpleNamespace(
+        found_docs={"book/03_page"}, doc2path=lambda name: str(page), mystnb_config=settings
+    )
+    app = SimpleNamespace(env=env, srcdir=project)
+
+    def outdated():
+        return course_sphinx.find_outdated(app, env, set(), set(), set())
+
+    assert outdated() == ["book/03_page"]
+    app.course_caches["book/03_page"].mkdir(parents=True)
+    course_sphinx.choose_cache(app, "book/03_page", [])
+    assert outdated() == []
+    nbformat.write(notebook("1 + 1", "2 + 2"), page)  # as an editor does while the first cells run
+    assert outdated() == ["book/03_page"]
+
+
+def test_what_this_machine_shows_in_outputs_names_the_cache(project, monkeypatch):
+    page = project / "book" / "03_page.ipynb"
+    nbformat.write(notebook("1 + 1"), page)
+    before = executed.cache_of(page, project)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert executed.cache_of(page, project) != before
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setattr(executed.lab("machine"), "processor", lambda: "another")
+    assert executed.cache_of(page, project) != before
+
+
 # The sum of all claims ----------------------------------------------------------------------------
 
 
@@ -244,11 +305,16 @@ def test_a_broken_claim_is_an_error_only_where_claims_are_strict(
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = claims_summary.found
-    monkeypatch.setattr(executed, "pages", lambda: [page])
-    monkeypatch.setattr(claims_summary, "found", lambda pages: found(pages, project))
+    just_executed = executed.just_executed
+    pages = [page]
+    monkeypatch.setattr(executed, "pages", lambda: pages)
+    monkeypatch.setattr(executed, "just_executed", lambda page: just_executed(page, project))
     assert claims_summary.main() == code
     assert ("chapter 3: D is so: 0.85, not at least 0.9" in capsys.readouterr().out) is (number < 0.9)
+
+    pages.append(project / "book" / "04_gone.ipynb")  # nothing says that what it claims has held
+    assert claims_summary.main() == int("strict" in environment.values() or "CI" in environment)
+    assert "Not looked at: chapter 4." in capsys.readouterr().out
 
 
 def test_no_page_is_read_as_something_that_is_no_python():

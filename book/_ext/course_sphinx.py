@@ -12,6 +12,7 @@
   screen reader. The lines of a long signature are no list of definitions.
 """
 
+import hashlib
 import re
 import shutil
 from collections.abc import Iterable, Sequence
@@ -59,8 +60,15 @@ def find_outdated(
     return [
         name
         for name, cache in app.course_caches.items()
-        if before.get(name) != cache.name or not cache.is_dir()
+        if before.get(name) != mark(cache, Path(env.doc2path(name)))
+        or not cache.is_dir()
     ]
+
+
+def mark(cache: Path, page: Path) -> str:
+    """Return what a page that was read is known by: a later save is another."""
+    text = hashlib.sha256(page.read_bytes()).hexdigest()
+    return f"{cache.name} {text}"
 
 
 def choose_cache(app: Sphinx, name: str, source: list[str]) -> None:
@@ -73,7 +81,7 @@ def choose_cache(app: Sphinx, name: str, source: list[str]) -> None:
             execution_cache_path=str(cache)
         )
         env.course_caches = getattr(env, "course_caches", {})
-        env.course_caches[name] = cache.name
+        env.course_caches[name] = mark(cache, Path(env.doc2path(name)))
 
 
 def doubt_what_changed(app: Sphinx, exception: Exception | None) -> None:

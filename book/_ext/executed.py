@@ -38,6 +38,9 @@ MOVES = (
     "MKL_ENABLE_INSTRUCTIONS",
 )
 
+#: what changes instructions or outputs as well, of the machine or the session
+HERE = ("ONEDNN_MAX_CPU_ISA", "TRITON_INTERPRET")
+
 
 @functools.cache
 def lab(name: str) -> ModuleType:
@@ -126,9 +129,18 @@ def digest(notebook: Path, root: Path = ROOT) -> str:
     return lab("closure").digest(files, root, version, *pins(root), *moved)
 
 
+def machine() -> list[str]:
+    """Return what of this machine an output may show and no file tells."""
+    triton = importlib.util.find_spec("triton") is not None
+    gpu = shutil.which("nvidia-smi")
+    switches = [os.environ.get(name, "") for name in HERE]
+    return [lab("machine").processor(), str(triton), str(gpu), *switches]
+
+
 def cache_of(notebook: Path, root: Path = ROOT) -> Path:
-    """Return the folder of a notebook's own cache of executions."""
-    return root / CACHES / f"{notebook.stem}-{digest(notebook, root)}"
+    """Return the folder of a notebook's own cache of executions, made here."""
+    made = lab("closure").digest([], root, digest(notebook, root), *machine())
+    return root / CACHES / f"{notebook.stem}-{made}"
 
 
 def remove_old_caches(current: Iterable[Path], root: Path = ROOT) -> None:
