@@ -457,16 +457,34 @@ def test_a_forbidden_function_is_flagged_and_gets_nothing(graded, use):
     assert any("scaled_dot_product_attention" in flag for flag in record["flags"])
 
 
-def test_a_forbidden_function_that_hides_is_still_flagged(graded):
-    text = (
+#: a name put together, which no text shows
+HIDDEN = (
+    "def attention(query, key, value):\n"
+    "    hidden = getattr(torch.nn.functional, 'scaled_dot_' + 'product_attention')\n"
+    "    return hidden(query, key, value), softmax(scores(query, key))\n"
+)
+
+
+def test_a_forbidden_function_that_hides_from_one_watch_is_seen_by_the_other(graded):
+    first = (
         "from torch.overrides import TorchFunctionMode\nTorchFunctionMode.__enter__ = lambda self: self\n"
-        "TorchFunctionMode.__exit__ = lambda *a: None\ndef attention(query, key, value):\n"
-        "    return torch.nn.functional.scaled_dot_product_attention(query, key, value), "
-        "softmax(scores(query, key))\n"
+        "TorchFunctionMode.__exit__ = lambda *a: None\n"
     )
-    assert any(
-        "scaled_dot_product_attention" in flag for flag in graded(submission({"attention": text}))["flags"]
+    record = graded(submission({"attention": HIDDEN}, first=first))
+    assert "calls torch's own scaled_dot_product_attention" in record["by"]["attention"]["message"]
+    assert "cell 1: torch.overrides" in record["flags"]
+
+
+def test_who_puts_the_watch_out_is_flagged(graded):
+    """Nothing in a stranger's process can be kept from it; a person is told where to look."""
+    first = (
+        "import attention_course.checks.observe as o\nclass Quiet:\n    seen = frozenset()\n"
+        "    __init__ = __enter__ = __exit__ = lambda *a: None\n"
+        "o.Watch, o.identical = Quiet, lambda *a: True\n"
     )
+    record = graded(submission({"attention": HIDDEN}, first=first))
+    assert full(record)
+    assert "cell 1: uses o of the course's own code" in record["flags"]
 
 
 # Ends and delays ------------------------------------------------------------------------------
@@ -839,6 +857,69 @@ def test_a_cell_that_stopped_is_flagged(graded):
 def test_detours_are_flagged(graded, detour):
     record = graded(submission({"softmax": f"def softmax(scores):\n    return {detour}\n"}))
     assert any(flag.startswith("cell ") for flag in record["flags"])
+
+
+def flags(assignment, text: str) -> tuple[str, ...]:
+    """Of a notebook that is this one cell."""
+    return plan([Cell("code", text, None)], assignment).flags
+
+
+OF_THE_COURSE = [
+    "import attention_course.checks.observe as o\no.Watch = 1",
+    "import torch, attention_course.checks.observe as o\no.Watch = 1",
+    "if 1: import attention_course.checks.observe as o; o.Watch = 1",
+    "import attention_course . checks . observe as o\no.Watch = 1",
+    "from attention_course.checks import (  # nothing\n    observe as o,\n)\no.Watch = 1",
+    "%foo (\nfrom attention_course.checks import (  # nothing\n    observe as o)\no.Watch = 1",
+    "from attention_course.checks.watch import Watch as o\no.seen = 1",
+    "from attention_course import checks as o\no.observe.Watch = 1",
+    "import attention_course.lab.pairs\nattention_course.checks.observe.Watch = 1",
+    "from attention_course.checks.observe import *\nWatch.seen = 1",
+]
+
+
+@pytest.mark.parametrize("text", OF_THE_COURSE)
+def test_of_the_checks_only_what_is_offered_is_no_flag(assignment, text):
+    [flag] = flags(assignment, text)
+    assert re.fullmatch(r"cell 1: uses (o|attention_course) of the course's own code", flag)
+
+
+WAYS_AROUND = {
+    "frames": "import sys\nsys._getframe(1)",
+    "a traceback's frame": "error.tb_frame",
+    "a frame's names": "frame.f_back.f_globals",
+    "gc": "import gc\ngc.get_objects()",
+    "inspect": "from inspect import stack",
+    "ctypes": "import ctypes",
+    "vars": "vars(torch)",
+    "globals": "names = globals\nnames()['pack' + 'aged']",
+    "locals": "locals()",
+    "modules": "from sys import modules",
+    "a function's names": "softmax.__globals__",
+    "a wider letter": "\uff47lobals()",
+    "a number sign in a string": "'#'; globals()",
+    "in an f-string": "f'{globals()}'",
+    "over two lines": "torch \\\n . _softmax(x, -1, False)",
+    "below a magic that opens a string": '%foo """\nglobals()\n%foo """',
+    "a code object": "import builtins\nbuiltins.eval('1')",
+}
+
+
+@pytest.mark.parametrize("text", WAYS_AROUND.values(), ids=list(WAYS_AROUND))
+def test_ways_around_the_watch_are_flagged(assignment, text):
+    assert len(flags(assignment, text)) == 1
+
+
+def test_what_is_no_way_around_is_no_flag(assignment):
+    text = (
+        "from attention_course.checks import CheckFailed, check, hint, inputs, progress\n"
+        "from attention_course.checks import (\n    check as again,\n)\n"
+        "from attention_course.lab.example import TOKENS\nagain, TOKENS, check\n"
+        'def look(model):\n    """Inspect all modules: globals(), torch._softmax."""\n'
+        "    model.eval()  # eval(), vars and gc\n    return [type(one) for one in model.modules()]\n"
+        "re.compile('gc'); torch.compile(look)\n"
+    )
+    assert flags(assignment, text) == ()
 
 
 def test_flags_are_few_and_short(assignment):

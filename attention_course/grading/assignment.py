@@ -2,9 +2,13 @@
 
 import ast
 import hashlib
+import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+import tokenize
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
@@ -215,10 +219,18 @@ _COMMANDS = re.compile(
 )
 #: how many checks of one exercise count, from the last
 _CHECKS = 5
-#: ways around a name that is not to be used
+#: ways around a name that is not to be used, or to the code that watches for it; in what ``_bare`` leaves
 _DETOURS = re.compile(
-    r"\b__import__\b|\bimportlib\b|\bsys[ \t]*\.[ \t]*modules\b|\bexec[ \t]*\(|(?<!\.)\beval[ \t]*\(|"
-    r"\btorch[ \t]*\.[ \t]*(?:_\w+|ops\b|jit\b)|\bgetattr[ \t]*\([ \t]*(?:torch|F)\b|"
+    # names and code made of text
+    r"\b(?:__import__|importlib|pkgutil|pydoc|runpy|mock|builtins|exec|[gs]etattr|attrgetter|methodcaller)\b|"
+    r"(?<!\.)\b(?:eval|compile)\b|"
+    # what others hold: their modules, their frames, their objects
+    r"\bmodules\b(?! \()|\b(?:globals|locals|vars|gc|inspect|ctypes)\b|"
+    r"\b(?:_getframe|_current_frames|currentframe|walk_stack|settrace|setprofile)\b|"
+    r"\b(?:tb_frame|(?:gi|cr|ag)_frame|f_(?:back|globals|locals|builtins))\b|"
+    r"\b__(?:globals|dict|builtins|loader|spec|subclasses|mro|closure|code|getattribute|traceback)__(?!\w)|"
+    # torch's own inside, and its own ways to be watched
+    r"\btorch\.(?:_\w+|ops\b|jit\b|overrides\b)|\bTorch(?:Function|Dispatch)Mode\b|"
     r"\bDisableTorchFunction\w*"
 )
 #: what a person is shown of one notebook
@@ -245,26 +257,26 @@ def _all_flags(
     # every search is linear in the text: it is a stranger's
     starter = {_lines(source) for source in assignment.starter}
     own = [(index, source) for index, source in code if _lines(source) not in starter]
-    course = _course_names((_bare(source) for _, source in code), _given(assignment))
+    places = {place for found in answers.values() for place in found}
+    bare = {index: _bare(cells[index].source) for index in places.union(index for index, _ in code)}
+    course = _course_names((bare[index] for index, _ in code), _given(assignment))
     for task in assignment.tasks:
-        text = "\n".join(_bare(cells[index].source) for index in answers[task.exercise.name])
+        text = "\n".join(bare[index] for index in answers[task.exercise.name])
         words = set(re.findall(r"\w+", text))
         imported = set(re.findall(r"\w+", "\n".join(line for line in text.split("\n") if "import" in line)))
         for name in task.exercise.forbidden:
-            if name in imported or (name in words and re.search(rf"\.[ \t]*{re.escape(name)}\b", text)):
+            if name in imported or (name in words and re.search(rf"\.{re.escape(name)}\b", text)):
                 yield f"{task.function}: names {name}, which is not allowed there"
         for name in sorted(words & course):
             yield f"{task.function}: uses {name} of the course's own code"
-    places = {place for found in answers.values() for place in found}
     for index, source in own:
-        bare = _bare(source)
         if _COMMANDS.search(source):
             yield f"cell {index + 1}: commands of the system, which are not run"
-        detour = _DETOURS.search(bare)
+        detour = _DETOURS.search(bare[index])
         if detour:
             yield f"cell {index + 1}: {detour.group()}"
         if index not in places:
-            for name in sorted(set(re.findall(r"\w+", bare)) & course):
+            for name in sorted(set(re.findall(r"\w+", bare[index])) & course):
                 yield f"cell {index + 1}: uses {name} of the course's own code"
 
 
@@ -272,29 +284,55 @@ def _lines(source: str) -> str:
     return "\n".join(source.splitlines())
 
 
+#: where IPython reads something that is no Python: magics, commands, calls without brackets
+_MAGIC = re.compile(r"^[ \t]*[%!?,;/]|=[ \t]*[%!]", re.MULTILINE)
+
+
 def _bare(source: str) -> str:
-    """The text without comments: a word in a comment is no use of it."""
-    return re.sub(r"#[^\n]*", "", source)
+    """A cell's code, word by word: a statement a line, one space between two words, none around a dot.
+
+    Comments and strings are left out, for a word in them is no use of it; what makes code of a string is
+    flagged itself. Letters are as Python reads them in a name. What is not Python alone stays whole.
+    """
+    words = re.findall(r"\w+|[^\w\s#\\]|\n", source)
+    if not _MAGIC.search(source):
+        with suppress(tokenize.TokenError, SyntaxError):
+            tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+            words = [_word(token) for token in tokens if token.type not in _LEFT_OUT]
+    return unicodedata.normalize("NFKC", re.sub(r" ?\. ?", ".", " ".join(words)))
 
 
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(attention_course[\w.]*)[ \t]+import[ \t]+(?:\(([\w\s,]+)\)|([\w \t,]+))|"
-    r"import[ \t]+(attention_course[\w.]*)[ \t]+as[ \t]+(\w+))",
-    re.MULTILINE,
-)
+_LEFT_OUT = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 
-def _course_imports(source: str) -> Iterator[tuple[str, str]]:
-    """(full name, name here) of what a text imports of the course, but for its data and its checks."""
-    for start, several, listed, module, alias in _IMPORT.findall(source):
-        names = [(module, alias)] if alias else []
-        for one in (several or listed).split(","):
-            words = one.split()
-            if words:
-                names.append((f"{start}.{words[0]}", words[-1]))
-        for name, here in names:
-            if name.split(".")[1:2] not in (["lab"], ["checks"]):
-                yield name, here
+def _word(token: tokenize.TokenInfo) -> str:
+    if token.type == tokenize.NEWLINE:
+        return "\n"
+    # but for f-strings, which hold code
+    plain = token.type == tokenize.STRING and not re.match("r?f", token.string, re.IGNORECASE)
+    return '""' if plain else token.string
+
+
+_IMPORT = re.compile(r"(?:\bfrom ([\w.]+) )?\bimport (?:\( ([\w., \n]+)|([\w., *]+))")
+#: what learners are offered of the checks
+_OFFERED = {
+    f"attention_course.checks.{name}" for name in ("check", "hint", "inputs", "progress", "CheckFailed")
+}
+
+
+def _course_imports(text: str) -> Iterator[tuple[str, str]]:
+    """(full name, name here) of what a bare text imports of the course, but for its data and its offers."""
+    for start, *listed in _IMPORT.findall(text):
+        for one in "".join(listed).split(","):
+            words = one.split() or [""]
+            name = f"{start}.{words[0]}" if start else words[0]
+            root = name.partition(".")[0]
+            if root != "attention_course":
+                continue
+            if not start and len(words) == 1:  # all of the course, by its own name
+                yield name, root
+            elif name not in _OFFERED and not f"{name}.".startswith(f"{root}.lab."):
+                yield name, root if words[-1] == "*" else words[-1]
 
 
 def _given(assignment: Assignment) -> set[str]:
@@ -305,11 +343,6 @@ def _given(assignment: Assignment) -> set[str]:
     return {name for name in imported if name.rpartition(".")[2] not in asked and not is_module(name)}
 
 
-def _course_names(sources: Iterator[str], given: set[str]) -> set[str]:
-    """Names that stand for the course's own code, but for what is given, its data and its checks."""
-    names = set()
-    for source in sources:
-        names |= {here for name, here in _course_imports(source) if name not in given}
-        if re.search(r"^[ \t]*import[ \t]+attention_course[\w.]*+(?![ \t]+as\b)", source, re.MULTILINE):
-            names.add("attention_course")
-    return names
+def _course_names(texts: Iterable[str], given: set[str]) -> set[str]:
+    """Names that stand for the course's own code in bare texts, but for what is given and what is offered."""
+    return {here for text in texts for name, here in _course_imports(text) if name not in given}
