@@ -85,7 +85,7 @@ def load(exercises: Path, name: str) -> Assignment:
     starter = tuple(_source(cell) for cell in cells if cell["cell_type"] == "code")
     tasks = tuple(_task(exercise, cells, handed_out) for exercise in chapter.exercises)
     given = [_python(source) for source in starter]
-    files = shown(given)
+    files = shown(given, {task.function for task in tasks})
     preload = {module.partition(".")[0] for source in given for module in _imports(source)}
     preload -= {"attention_course"}
     return Assignment(chapter, tasks, starter, files, tuple(sorted(preload)), _digest(content, files))
