@@ -457,6 +457,13 @@ def test_a_forbidden_function_is_flagged_and_gets_nothing(graded, use):
     assert any("scaled_dot_product_attention" in flag for flag in record["flags"])
 
 
+def test_what_computes_a_forbidden_function_is_named_in_the_text_too(assignment):
+    text = "def softmax(scores):\n    return F.scaled_dot_product_attention(scores, scores, scores)\n"
+    assert flags(assignment, text) == (
+        "softmax: names scaled_dot_product_attention, which is not allowed there",
+    )
+
+
 #: a name put together, which no text shows
 HIDDEN = (
     "def attention(query, key, value):\n"

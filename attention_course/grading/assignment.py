@@ -16,6 +16,7 @@ from pathlib import Path
 
 from attention_course.checks.exercise import Chapter, Exercise
 from attention_course.checks.registry import MODULES, find_chapter
+from attention_course.checks.watch import closed
 from attention_course.grading.cells import Cell, Unreadable, read_cells
 from attention_course.grading.shown import is_module, shown
 
@@ -264,7 +265,7 @@ def _all_flags(
         text = "\n".join(bare[index] for index in answers[task.exercise.name])
         words = set(re.findall(r"\w+", text))
         imported = set(re.findall(r"\w+", "\n".join(line for line in text.split("\n") if "import" in line)))
-        for name in task.exercise.forbidden:
+        for name in closed(task.exercise.forbidden):
             if name in imported or (name in words and re.search(rf"\.{re.escape(name)}\b", text)):
                 yield f"{task.function}: names {name}, which is not allowed there"
         for name in sorted(words & course):
