@@ -908,6 +908,14 @@ WAYS_AROUND = {
     "in an f-string": "f'{globals()}'",
     "over two lines": "torch \\\n . _softmax(x, -1, False)",
     "below a magic that opens a string": '%foo """\nglobals()\n%foo """',
+    "a thread": "from threading import Thread",
+    "a lower thread": "import _thread as t",
+    "a pool": "from concurrent.futures import ThreadPoolExecutor",
+    "torch's processes": "import torch.multiprocessing as mp",
+    "asyncio's thread": "await asyncio.to_thread(torch.softmax, x, -1)",
+    "a fork": "from os import fork",
+    "a child": "os.system('python')",
+    "modes below": "from torch.utils import _python_dispatch as p",
     "a code object": "import builtins\nbuiltins.eval('1')",
 }
 

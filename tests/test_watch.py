@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -82,6 +83,7 @@ DOORS = {
     "layer_norm": {
         "native": lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[0],
         "a module": torch.nn.LayerNorm(4),
+        "groups, natively": lambda x: torch.native_group_norm(x, None, None, 2, 3, 4, 1, 1e-5)[0],
         "one group": lambda x: F.group_norm(x.reshape(6, 4, 1), 1),
         "a batch": lambda x: F.batch_norm(x.reshape(1, 6, 4), None, None, training=True),
         "a batch, natively": lambda x: torch._native_batch_norm_legit(x, None, None, True, 0.1, 1e-5),
@@ -137,6 +139,13 @@ def test_what_is_told_is_what_was_called():
     with Watch(("softmax",)) as watch:
         torch._safe_softmax(square(), -1)
     assert watch.seen == {"softmax"}
+
+
+def test_what_another_thread_computes_is_not_seen():
+    """As the docstring says, which is why the grader flags the word."""
+    with Watch(("softmax",)) as watch, ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.softmax, square(), -1).result()
+    assert watch.seen == set()
 
 
 INNOCENT = {

@@ -3,6 +3,9 @@
 Names alone have back doors: ``torch._softmax``, ``torch.ops``, a scripted function, a switch that turns
 the watch for names off. All of them end in the same operations, and these are watched as well. What has
 no operation of its own, such as ``cosine_similarity``, is known by its name only.
+
+Both watches are torch's modes, and a mode belongs to one thread: what a function has computed in another
+thread, or in another process, is not seen. The grader flags the words by which one is started.
 """
 
 import sys

@@ -230,8 +230,11 @@ _DETOURS = re.compile(
     r"\b(?:_getframe|_current_frames|currentframe|walk_stack|settrace|setprofile)\b|"
     r"\b(?:tb_frame|(?:gi|cr|ag)_frame|f_(?:back|globals|locals|builtins))\b|"
     r"\b__(?:globals|dict|builtins|loader|spec|subclasses|mro|closure|code|getattribute|traceback)__(?!\w)|"
+    # another thread, or another process, where no call is watched
+    r"\b(?:threading|_thread|concurrent|multiprocessing|subprocess|to_thread|run_in_executor)\b|"
+    r"\b(?:fork(?:pty)?|popen|posix_spawnp?)\b|\bos\.(?:system|spawn\w+)\b|"
     # torch's own inside, and its own ways to be watched
-    r"\btorch\.(?:_\w+|ops\b|jit\b|overrides\b)|\bTorch(?:Function|Dispatch)Mode\b|"
+    r"\btorch\.(?:_\w+|ops\b|jit\b|overrides\b)|\b_python_dispatch\b|\bTorch(?:Function|Dispatch)Mode\b|"
     r"\bDisableTorchFunction\w*"
 )
 #: what a person is shown of one notebook
