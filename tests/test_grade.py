@@ -847,6 +847,30 @@ def test_an_experiment_after_a_passed_check_takes_nothing_away(graded):
     assert graded(submission(last=last))["points"] == 10
 
 
+#: another answer, and its check, as it is tried out at a notebook's end
+TRIAL = f"softmax_jacobian = lambda weights: weights\ncheck('{NAME}.softmax_jacobian', softmax_jacobian)"
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["as handed out", "without its mark"])
+def test_many_experiments_after_a_passed_check_take_nothing_away(graded, marked):
+    cells = source()
+    for cell in cells:
+        if not marked and grade_id(cell) == "check-softmax-jacobian":
+            cell["metadata"] = {}
+    assert full(graded(notebook([*cells, *[code(TRIAL)] * 6])))
+
+
+def test_a_marked_check_in_other_words_counts_above_experiments(graded):
+    loop = f"for name in ('softmax_jacobian',):\n    check('{NAME}.' + name, softmax_jacobian)"
+    assert full(graded(submission({"check-softmax-jacobian": loop}, last=TRIAL)))
+
+
+def test_a_check_that_is_copied_without_end_is_judged_a_few_times(assignment):
+    call = f"check('{NAME}.scores', scores)"
+    judged = plan([Cell("code", call, "check-scores")] * 500, assignment).judged[f"{NAME}.scores"]
+    assert judged[0] == 0 and judged[-1] == 499 and len(judged) < 12
+
+
 def test_a_cell_that_stopped_is_flagged(graded):
     record = graded(submission(first="import einops_that_is_not_there\nuseful = 1"))
     assert any(flag.startswith("cell 1: stopped with ModuleNotFoundError") for flag in record["flags"])

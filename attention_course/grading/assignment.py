@@ -196,8 +196,10 @@ def plan(cells: Sequence[Cell], assignment: Assignment) -> Plan:
         marked = [
             index for index, cell in enumerate(cells) if cell.kind == "code" and cell.grade_id == task.check
         ]
-        # a cell that was copied without end must not be judged without end
-        judged[task.exercise.name] = tuple((places or marked)[-_CHECKS:])
+        # the check as it was handed out, above whatever experiments; but a cell that was copied without
+        # end must not be judged without end
+        chosen = {*places[:1], *marked[:_CHECKS], *places[-_CHECKS:]}
+        judged[task.exercise.name] = tuple(sorted(chosen))
         answers[task.exercise.name] = tuple(
             index for index, cell in enumerate(cells)
             if cell.grade_id in task.solutions
@@ -218,7 +220,7 @@ def defines(function: str, source: str) -> bool:
 _COMMANDS = re.compile(
     r"^[ \t]*(?:!|%%(?:bash|sh|script|system|writefile)\b|%(?:pip|conda|run)\b)|=[ \t]*!\w", re.MULTILINE
 )
-#: how many checks of one exercise count, from the last
+#: how many checks of one exercise count, of those with its mark and of the last
 _CHECKS = 5
 #: ways around a name that is not to be used, or to the code that watches for it; in what ``_bare`` leaves
 _DETOURS = re.compile(
