@@ -188,6 +188,13 @@ def test_what_is_no_notebook_has_a_status_and_a_sentence(graded, content, status
     assert re.search(words, record["exercises"][0]["message"])
 
 
+def test_pasted_pictures_cost_nothing(graded):
+    """They are text in cells that are no code, as large as they may be."""
+    picture = code("![](data:image/png;base64," + "A" * 250_000 + ")")
+    pictures = [{**picture, "cell_type": "markdown"}, {**picture, "cell_type": "raw"}]
+    assert full(graded(notebook([*pictures * 5, *source()])))
+
+
 def test_a_byte_order_mark_costs_nothing(graded):
     assert graded(b"\xef\xbb\xbf" + submission())["points"] == 10
 

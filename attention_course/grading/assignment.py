@@ -205,7 +205,7 @@ def plan(cells: Sequence[Cell], assignment: Assignment) -> Plan:
             if cell.grade_id in task.solutions
             or (cell.kind == "code" and defines(task.function, cell.source))
         )  # fmt: skip
-    return Plan(code, judged, answers, tuple(_flags(cells, code, answers, assignment)))
+    return Plan(code, judged, answers, tuple(_flags(code, answers, assignment)))
 
 
 def defines(function: str, source: str) -> bool:
@@ -244,30 +244,23 @@ FLAGS, _FLAG_LENGTH = 20, 200
 
 
 def _flags(
-    cells: Sequence[Cell],
-    code: Sequence[tuple[int, str]],
-    answers: dict[str, tuple[int, ...]],
-    assignment: Assignment,
+    code: Sequence[tuple[int, str]], answers: dict[str, tuple[int, ...]], assignment: Assignment
 ) -> Iterator[str]:
     """At most so many, each at most so long: a stranger decides what is in them."""
-    found = _all_flags(cells, code, answers, assignment)
+    found = _all_flags(code, answers, assignment)
     yield from (flag[:_FLAG_LENGTH] for flag in islice(found, FLAGS))
 
 
 def _all_flags(
-    cells: Sequence[Cell],
-    code: Sequence[tuple[int, str]],
-    answers: dict[str, tuple[int, ...]],
-    assignment: Assignment,
+    code: Sequence[tuple[int, str]], answers: dict[str, tuple[int, ...]], assignment: Assignment
 ) -> Iterator[str]:
     # every search is linear in the text: it is a stranger's
     starter = {_lines(source) for source in assignment.starter}
     own = [(index, source) for index, source in code if _lines(source) not in starter]
-    places = {place for found in answers.values() for place in found}
-    bare = {index: _bare(cells[index].source) for index in places.union(index for index, _ in code)}
-    course = _course_names((bare[index] for index, _ in code), _given(assignment))
+    bare = {index: _bare(source) for index, source in code}
+    course = _course_names(bare.values(), _given(assignment))
     for task in assignment.tasks:
-        text = "\n".join(bare[index] for index in answers[task.exercise.name])
+        text = "\n".join(bare.get(index, "") for index in answers[task.exercise.name])
         words = set(re.findall(r"\w+", text))
         imported = set(re.findall(r"\w+", "\n".join(line for line in text.split("\n") if "import" in line)))
         for name in closed(task.exercise.forbidden):
@@ -275,6 +268,7 @@ def _all_flags(
                 yield f"{task.function}: names {name}, which is not allowed there"
         for name in sorted(words & course):
             yield f"{task.function}: uses {name} of the course's own code"
+    places = {place for found in answers.values() for place in found}
     for index, source in own:
         if _COMMANDS.search(source):
             yield f"cell {index + 1}: commands of the system, which are not run"
