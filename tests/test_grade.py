@@ -572,6 +572,14 @@ def test_the_course_looks_installed(graded):
     assert graded(submission({"scores": f"HERE\n{SCORES}"}, first=first))["points"] == 10
 
 
+def test_the_checks_are_found_below_the_course_s_own_name(graded):
+    first = (
+        "import attention_course.checks\nattention_course.checks.progress()\n"
+        f"attention_course.checks.check('{NAME}.scores', 1)\nHERE = True\n"
+    )
+    assert full(graded(submission({"scores": f"HERE\n{SCORES}"}, first=first)))
+
+
 def test_a_loop_below_the_answer_in_one_cell_leaves_the_answer(endings):
     record = endings[NAME, "loop below", "cell"]
     assert any("ran longer than 4 s" in flag for flag in record["flags"])
