@@ -586,6 +586,15 @@ def test_a_loop_below_the_answer_in_one_cell_leaves_the_answer(endings):
     assert (record["status"], record["points"]) == ("timeout", 10)
 
 
+def test_what_does_not_end_in_the_time_that_is_left_is_told_by_the_whole_of_it(launcher):
+    endless = "import signal\nsignal.signal(14, signal.SIG_IGN)\nwhile True: pass"
+    with (
+        remote.session(launcher, time.monotonic() + 0.54321) as notebook,
+        pytest.raises(remote.Ended, match="took more than 60 s in all"),
+    ):
+        notebook.cell(1, endless)
+
+
 def test_a_notebook_that_ends_again_and_again_is_given_up(graded):
     cells = [code("import os; os._exit(1)") for _ in range(30)]
     record = graded(notebook([*cells, *source()]))
@@ -702,6 +711,33 @@ def test_a_sandbox_without_python_is_the_grader_s_failure(assignment, monkeypatc
         pytest.raises(sandbox.SandboxError, match="does not start"),
     ):
         grade.grade(submission(), assignment, SEED, made)
+
+
+def children(process: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
+def test_a_process_of_ours_that_dies_is_the_grader_s_failure(launcher):
+    """Who waits for a notebook's end stands outside of its sandbox; killed, it says nothing."""
+    before = children(launcher.process.pid)
+    with remote.session(launcher, time.monotonic() + 30) as notebook:
+        [waits] = children(launcher.process.pid) - before
+        os.kill(waits, 9)
+        with pytest.raises(sandbox.SandboxError, match="waits for a notebook's end is gone"):
+            notebook.cell(1, "import os; os._exit(0)")
+
+
+def test_an_error_of_whoever_grades_is_not_swallowed():
+    with pytest.raises(OSError, match="no space left"), remote.launcher({}, (), LIMITS):
+        raise OSError("no space left")
+
+
+def test_without_bubblewrap_no_descriptor_is_left_open(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/nowhere")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(sandbox.SandboxError), sandbox.room(tmp_path, LIMITS):
+        pass
+    assert os.listdir("/proc/self/fd") == before
 
 
 @each_shape
@@ -1008,6 +1044,29 @@ def test_the_instructor_s_folders_are_covered(assignment, monkeypatch):
         remote.session(made, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, f"import os\nassert os.listdir({secret!r}) == []") is None
+
+
+def test_the_instructor_s_files_are_covered_too(assignment, monkeypatch, request):
+    """A zip of submissions, also within a folder that is covered itself."""
+    place = Path(tempfile.mkdtemp())
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o755)
+    (place / "below").mkdir()
+    for name in ("there", "class.zip", "below/class.zip"):
+        (place / name).write_text("secret")
+    everything = (*sandbox.visible(), str(place))
+    monkeypatch.setattr(sandbox, "visible", lambda: everything)
+    hidden = [str(place / name) for name in ("class.zip", "below/class.zip", "below")]
+    text = (
+        f"import os\nplace = {str(place)!r}\nassert open(place + '/there').read() == 'secret'\n"
+        "try:\n    seen = open(place + '/class.zip').read()\nexcept OSError:\n    seen = ''\n"
+        "assert not seen and not os.listdir(place + '/below')\n"
+    )
+    with (
+        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=hidden) as made,
+        remote.session(made, time.monotonic() + 60) as notebook,
+    ):
+        assert notebook.cell(1, text) is None
 
 
 def test_what_a_notebook_sees_does_not_tell_the_seed(assignment):
