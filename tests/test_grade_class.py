@@ -1,5 +1,6 @@
 """A class of strangers: nobody changes another's verdict, and nothing that was graded is lost."""
 
+import base64
 import csv
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -258,6 +259,14 @@ def test_shards_merged_are_the_whole(folder, tmp_path, asked, here):
     assert (tmp_path / "both" / "grades.csv").is_file()
 
 
+def test_parts_of_an_unknown_assignment_are_a_wrong_call(folder, tmp_path, asked, capsys, here):
+    grade(folder, tmp_path / "part", asked)
+    log = tmp_path / "part" / results.NAME
+    log.write_text(log.read_text().replace(NAME, "99_mamba"))
+    assert main(["merge", str(tmp_path / "part"), "--out", str(tmp_path / "all")]) == 2
+    assert "no chapter with exercises is called '99_mamba'" in capsys.readouterr().err
+
+
 def test_a_part_without_submissions_is_no_error(tmp_path, capsys, monkeypatch, here):
     monkeypatch.chdir(ROOT)
     (tmp_path / "in").mkdir()
@@ -297,6 +306,65 @@ def test_dask_gives_the_same(folder, tmp_path, asked, here):
     assert {one["student"]: one for one in logged(tmp_path / "dask")} == grade(
         folder, tmp_path / "whole", asked
     )
+
+
+def request(asked, content: bytes = CLASS["ada"][0], unsafe: bool = False) -> dict:
+    """As a worker is handed it."""
+    return {
+        "student": "ada", "name": "ada.ipynb", "key": assignment.key(asked, content, 7, unsafe), "seed": 7,
+        "content": base64.b64encode(content).decode(), "assignment": NAME, "exercises": str(EXERCISES),
+        "unsafe": unsafe, "flags": [], "hidden": [],
+    }  # fmt: skip
+
+
+def test_a_worker_that_outlived_an_update_gives_no_verdict(asked, monkeypatch):
+    run.forget()
+    monkeypatch.setattr(assignment, "_CODE", (b"as it was yesterday",))
+    record = run.work(request(asked))
+    assert (record["status"], record["points"]) == ("infra_error", None)
+    assert "another version of the course" in record["flags"][0]
+
+
+def test_a_failure_is_cleared_away_in_its_turn_and_waiting_is_nobody_s_time(asked, monkeypatch):
+    held = []
+
+    def fails(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(run, "_prepared", fails)
+    monkeypatch.setattr(run, "forget", lambda: held.append(run._ONE_AT_A_TIME.locked()))
+    with ThreadPoolExecutor(1) as pool:
+        with run._ONE_AT_A_TIME:
+            waiting = pool.submit(run.work, request(asked))
+            time.sleep(2.0)
+        record = waiting.result()
+    assert held == [True]
+    assert (record["status"], record["seconds"] < 1.5) == ("infra_error", True)
+
+
+def test_a_verdict_without_a_sandbox_is_another(asked):
+    assert request(asked)["key"] != request(asked, unsafe=True)["key"]
+
+
+def test_what_waits_when_a_disk_is_full_is_not_graded(monkeypatch, tmp_path, asked):
+    begun = []
+
+    def work(request):
+        begun.append(request["student"])
+        time.sleep(0.1 if request["student"] == "a" else 1.0)
+        return run.failed(request, "x")
+
+    def full(record):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(run, "_pool", lambda jobs: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(run, "work", work)
+    monkeypatch.setattr(run, "_preflight", lambda *_: None)
+    for name in "abcdef":
+        (tmp_path / f"{name}.ipynb").write_bytes(CLASS["ada"][0])
+    with pytest.raises(OSError, match="no space left"):
+        grade(tmp_path, tmp_path / "out", asked, jobs=2, progress=full)
+    assert sorted(begun) == ["a", "b", "c"]  # d was waiting for one of the two places
 
 
 # The official solution goes first -------------------------------------------------------------

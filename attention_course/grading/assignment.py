@@ -23,6 +23,12 @@ from attention_course.grading.shown import is_module, shown
 _COURSE = Path(__file__).parents[1]
 #: these hold the answers
 _HIDDEN = ("checks", "grading")
+#: as it is when it is imported: a worker that outlives an update does not take its own code for the new one
+_CODE = tuple(
+    path.read_bytes()
+    for path in sorted(_COURSE.rglob("*.py"))
+    if path.relative_to(_COURSE).parts[0] in _HIDDEN
+)
 
 
 class AssignmentError(ValueError):
@@ -135,18 +141,16 @@ def checks(exercise: str, source: str) -> bool:
 
 def _digest(content: bytes, files: dict[str, bytes]) -> str:
     """Of all that can change a verdict: the notebook, the course's own code, the libraries."""
-    parts = [content]
-    for path in sorted(_COURSE.rglob("*.py")):
-        if path.relative_to(_COURSE).parts[0] in _HIDDEN:
-            parts.append(path.read_bytes())
+    parts = [content, *_CODE]
     parts += [f"{name}\0".encode() + content for name, content in sorted(files.items())]
     parts += [f"{name} {metadata.version(name)}".encode() for name in ("torch", "numpy")]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def key(assignment: Assignment, content: bytes, seed: int) -> str:
-    """Identifies a verdict: the same notebook, assignment, grader and seed give the same."""
-    parts = [assignment.digest, str(seed), hashlib.sha256(content).hexdigest()]
+def key(assignment: Assignment, content: bytes, seed: int, unsafe: bool = False) -> str:
+    """Identifies a verdict: the same notebook, assignment, grader and seed give the same, as long as both
+    or neither ran in a sandbox."""
+    parts = [assignment.digest, str(seed), unsafe, hashlib.sha256(content).hexdigest()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
