@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -328,7 +329,13 @@ FORGED = {
         "import builtins\nbuiltins.AssertionError = Warning",
         "return inputs[0]",
     ),
-    "gives back the cotangent": ("", "return inputs[0].sum() * 0 + float('nan')"),
+    "gives back the cotangent": (
+        "import attention_course.checks.observe as o\n"
+        "o._gradients = lambda result, arguments, cotangents: tuple(\n"
+        "    torch.zeros_like(one) + cotangents[0].flatten()[0] if one.requires_grad else None\n"
+        "    for one in arguments)",
+        "return right(*inputs)",
+    ),
     "pickle": (
         "class Evil:\n    def __reduce__(self):\n        import os\n"
         "        return (os.system, ('touch pwned',))",
@@ -655,16 +662,29 @@ def test_a_result_that_is_too_large_is_told(graded):
     assert "more than a check can take" in record["by"]["scores"]["message"]
 
 
-def test_a_fork_bomb_leaves_its_neighbours_alone(graded, assignment, launcher):
+def inside(holder: int) -> int:
+    """How many processes there are in a sandbox."""
+    count, own = 0, os.readlink(f"/proc/{holder}/ns/pid")
+    for path in Path("/proc").glob("[0-9]*/ns/pid"):
+        with suppress(OSError):
+            count += os.readlink(path) == own
+    return count
+
+
+def test_a_fork_bomb_leaves_its_neighbours_alone(graded, launcher):
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     with remote.session(launcher, deadline) as neighbour, remote.session(launcher, deadline) as bomber:
-        wire.send(bomber.channel, {"do": "cell", "number": 1, "source": bomb, "seconds": 10}, [], 5.0)
+        wire.send(bomber.channel, {"do": "cell", "number": 1, "source": bomb, "seconds": 30}, [], 5.0)
+        while inside(bomber.holder) < LIMITS.processes - 4:  # it has all that it can get
+            assert time.monotonic() < deadline - 10
+            time.sleep(0.05)
         assert (
             neighbour.cell(1, "import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()")
             is None
         )
-    assert graded(submission())["points"] == 10
+        assert inside(bomber.holder) >= LIMITS.processes - 4
+        assert graded(submission())["points"] == 10
 
 
 def test_processes_are_bounded(graded):
@@ -756,10 +776,13 @@ def test_there_is_no_network(graded, chapter):
 def test_nothing_survives_its_notebook(graded, chapter):
     marker = f"orphan-{os.getpid()}"
     orphan = (
-        "import os, time\nfor _ in range(30):\n    if os.fork() == 0:\n        os.setsid()\n"
-        f"        os.execv('/bin/sh', ['sh', '-c', 'sleep 60; : {marker}'])\ntime.sleep(0.2)\n"
+        "import glob, os, time\nfor _ in range(30):\n    if os.fork() == 0:\n        os.setsid()\n"
+        f"        os.execv('/bin/sh', ['sh', '-c', 'sleep 60; : {marker}'])\n"
+        "lines = []\nwhile len(lines) < 30:\n    time.sleep(0.1)\n"
+        "    lines = [one for one in glob.glob('/proc/[0-9]*/cmdline') if 'sleep 60' in open(one).read()]\n"
+        "ORPHANS = True\n"
     )
-    graded(submission(first=orphan, name=chapter), name=chapter)
+    assert full(graded(instead(chapter, "ORPHANS; return right(*inputs)", orphan), name=chapter))
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in running if marker.encode() in line and b"sleep" in line]
 

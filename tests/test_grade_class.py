@@ -163,11 +163,12 @@ def test_without_a_sandbox_nothing_is_graded(folder, tmp_path):
 def test_without_a_sandbox_on_demand(tmp_path, asked):
     """The same verdicts; a process that is left over ends with its notebook."""
     marker = f"left-over-{os.getpid()}"
-    orphan = f"import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 60; : {marker}'])\n"
+    left_over = f"subprocess.Popen(['sh', '-c', 'sleep 60; : {marker}'])"
+    orphan = f"import subprocess\nassert {left_over}.poll() is None\nHERE = True\n"
     with remote.launcher(asked.files, asked.preload, Limits(), unsafe=True) as launcher:
         from attention_course.grading.grade import grade as one
 
-        graded = one(submission(first=orphan), asked, 7, launcher)
+        graded = one(submission({"scores": f"HERE\n{SCORES}"}, first=orphan), asked, 7, launcher)
     assert {judged.status for judged in graded.judged.values()} == {"passed"}
     time.sleep(0.1)
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
@@ -524,25 +525,25 @@ def test_the_grader_s_own_failure_is_no_zero_and_is_tried_again(folder, tmp_path
 
 def test_a_timeout_is_tried_again_alone(tmp_path, asked, monkeypatch):
     """What was slow on a busy machine counts as it was when nothing else ran."""
-    folder, tries = tmp_path / "in", []
+    folder, together = tmp_path / "in", []
     folder.mkdir()
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         (folder / f"{name}.ipynb").write_bytes(submission())
 
-    def work(request):
-        tries.append(request["student"])
-        made = run.failed(request, "x")
-        slow = request["student"] == "a" and tries.count("a") == 1
-        return {**made, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
+    def work(requests, pools):
+        requests = list(requests)  # all that may run side by side
+        together.append([one["student"] for one in requests])
+        for one in requests:
+            slow = one["student"] != "b" and len(together) == 1
+            made = run.failed(one, "x")
+            yield one, {**made, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
 
-    monkeypatch.setattr(
-        run, "_on_this_machine", lambda requests, pools: ((one, work(one)) for one in requests)
-    )
+    monkeypatch.setattr(run, "_on_this_machine", work)
     monkeypatch.setattr(run, "_preflight", lambda *_: None)
     found = grade(folder, tmp_path / "out", asked)
-    assert tries == ["a", "b", "a"]
-    assert {name: one["status"] for name, one in found.items()} == {"a": "graded", "b": "graded"}
-    assert [one["student"] for one in logged(tmp_path / "out")] == ["b", "a"]
+    assert together == [["a", "b", "c"], ["a"], ["c"]]
+    assert {name: one["status"] for name, one in found.items()} == dict.fromkeys("abc", "graded")
+    assert [one["student"] for one in logged(tmp_path / "out")] == ["b", "a", "c"]
 
 
 def test_a_worker_that_dies_costs_nobody_a_verdict(folder, tmp_path):
