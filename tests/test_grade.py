@@ -818,15 +818,36 @@ def test_the_same_submission_gets_the_same_record(graded):
         "libc.mount(b'x', b'/tmp', b'tmpfs', 0, None) == 0 or refuse()",
         "libc.syscall(250, 1, None) >= 0 or refuse()",
         "libc.syscall(425, 1, None) >= 0 or refuse()",
+        "mmap.mmap(-1, 1 << 20)",
+        "mmap.mmap(-1, 1 << 20, flags=mmap.MAP_ANONYMOUS | 3)",  # shared, validated
     ],
 )
 def test_calls_that_get_around_the_limits_are_refused(graded, attempt):
     first = (
-        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "import ctypes, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "def refuse():\n    raise OSError(ctypes.get_errno(), 'refused')\n"
         f"try:\n    {attempt}\nexcept OSError as error:\n    assert error.errno == 1, error\n    REFUSED = True\n"
     )
     assert graded(submission({"scores": f"REFUSED\n{SCORES}"}, first=first))["points"] == 10
+
+
+def test_no_memory_is_shared_through_a_device(graded):
+    first = (
+        "import mmap, os\n"
+        "try:\n    mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20)\nexcept OSError:\n    REFUSED = True\n"
+    )
+    assert full(graded(submission({"scores": f"REFUSED\n{SCORES}"}, first=first)))
+
+
+def test_memory_that_is_counted_can_be_mapped(graded):
+    """Private, or a file of a disk that is bounded itself."""
+    first = (
+        "import mmap, torch\nmmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)[:3] = b'abc'\n"
+        "with open('/tmp/own', 'w+b') as file:\n    file.truncate(1 << 20)\n"
+        "    mmap.mmap(file.fileno(), 1 << 20)[:3] = b'abc'\n"
+        "assert torch.ones(3).share_memory_().sum() == 3\nMAPPED = True\n"
+    )
+    assert full(graded(submission({"scores": f"MAPPED\n{SCORES}"}, first=first)))
 
 
 def test_a_trickle_of_bytes_hides_no_memory(graded):

@@ -170,7 +170,9 @@ def command(
         else:
             call += ["--ro-bind", "/dev/null", path]
     call += ["--perms", "0755", "--dir", COURSE, "--ro-bind", str(course), COURSE, "--proc", "/proc"]
-    call += ["--dev", "/dev", "--remount-ro", "/dev", *disk, "/dev/shm"]
+    # what is mapped from /dev/zero and shared belongs to no process that could be counted
+    call += ["--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero", "--remount-ro", "/dev"]
+    call += [*disk, "/dev/shm"]
     return [*call, "--remount-ro", "/", "--chdir", "/tmp", "--", shutil.which("cat") or "/bin/cat"]
 
 
