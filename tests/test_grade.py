@@ -1025,6 +1025,7 @@ WAYS_AROUND = {
     "a wider letter": "\uff47lobals()",
     "a number sign in a string": "'#'; globals()",
     "in an f-string": "f'{globals()}'",
+    "below a comment that a carriage return ends": "# nothing\rglobals()",
     "over two lines": "torch \\\n . _softmax(x, -1, False)",
     "below a magic that opens a string": '%foo """\nglobals()\n%foo """',
     "a thread": "from threading import Thread",

@@ -301,7 +301,7 @@ def _bare(source: str) -> str:
     words = re.findall(r"\w+|[^\w\s#\\]|\n", source)
     if not _MAGIC.search(source):
         with suppress(tokenize.TokenError, SyntaxError):
-            tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+            tokens = tokenize.generate_tokens(io.StringIO(source, newline=None).readline)
             words = [_word(token) for token in tokens if token.type not in _LEFT_OUT]
     return unicodedata.normalize("NFKC", re.sub(r" ?\. ?", ".", " ".join(words)))
 

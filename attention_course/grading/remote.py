@@ -297,7 +297,8 @@ class Session:
         """How the notebook's process ended.
 
         Raises:
-            SandboxError: nobody can tell, for the process that would is gone. No notebook can reach it.
+            SandboxError: nobody can tell, for the process that would is gone; it stands outside, where no
+                notebook can reach it.
         """
         told = _status(self.told, 2.0)
         if told is None:
