@@ -327,7 +327,10 @@ def _merge(options: argparse.Namespace) -> int:
         if not records:
             print("No part has a submission.")
             return 0
-        titles = _titles(find_chapter(records[0]["assignment"]))
+        try:
+            titles = _titles(find_chapter(records[0]["assignment"]))
+        except ValueError as error:  # graded by a newer course, say
+            return _wrong_call(error)
         export.write(options.out, records, titles)
     except (results.RecordError, OSError) as error:
         return _wrong_call(error)

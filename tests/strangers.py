@@ -55,6 +55,8 @@ def submission(
 ) -> bytes:
     """The source notebook with some answers replaced, and cells put before and after all."""
     cells = source(name)
+    unknown = {*(answers or {})} - {grade_id(cell) for cell in cells}
+    assert not unknown, f"{name} has no cells {unknown}"
     for cell in cells:
         if grade_id(cell) in (answers or {}):
             cell["source"] = answers[grade_id(cell)]

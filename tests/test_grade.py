@@ -9,6 +9,7 @@ import tempfile
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -188,6 +189,13 @@ def test_what_is_no_notebook_has_a_status_and_a_sentence(graded, content, status
     assert re.search(words, record["exercises"][0]["message"])
 
 
+def test_pasted_pictures_cost_nothing(graded):
+    """They are text in cells that are no code, as large as they may be."""
+    picture = code("![](data:image/png;base64," + "A" * 250_000 + ")")
+    pictures = [{**picture, "cell_type": "markdown"}, {**picture, "cell_type": "raw"}]
+    assert full(graded(notebook([*pictures * 5, *source()])))
+
+
 def test_a_byte_order_mark_costs_nothing(graded):
     assert graded(b"\xef\xbb\xbf" + submission())["points"] == 10
 
@@ -321,7 +329,13 @@ FORGED = {
         "import builtins\nbuiltins.AssertionError = Warning",
         "return inputs[0]",
     ),
-    "gives back the cotangent": ("", "return inputs[0].sum() * 0 + float('nan')"),
+    "gives back the cotangent": (
+        "import attention_course.checks.observe as o\n"
+        "o._gradients = lambda result, arguments, cotangents: tuple(\n"
+        "    torch.zeros_like(one) + cotangents[0].flatten()[0] if one.requires_grad else None\n"
+        "    for one in arguments)",
+        "return right(*inputs)",
+    ),
     "pickle": (
         "class Evil:\n    def __reduce__(self):\n        import os\n"
         "        return (os.system, ('touch pwned',))",
@@ -457,16 +471,41 @@ def test_a_forbidden_function_is_flagged_and_gets_nothing(graded, use):
     assert any("scaled_dot_product_attention" in flag for flag in record["flags"])
 
 
-def test_a_forbidden_function_that_hides_is_still_flagged(graded):
-    text = (
+def test_what_computes_a_forbidden_function_is_named_in_the_text_too(assignment):
+    text = "def softmax(scores):\n    return F.scaled_dot_product_attention(scores, scores, scores)\n"
+    assert flags(assignment, text) == (
+        "softmax: names scaled_dot_product_attention, which is not allowed there",
+    )
+
+
+#: a name put together, which no text shows
+HIDDEN = (
+    "def attention(query, key, value):\n"
+    "    hidden = getattr(torch.nn.functional, 'scaled_dot_' + 'product_attention')\n"
+    "    return hidden(query, key, value), softmax(scores(query, key))\n"
+)
+
+
+def test_a_forbidden_function_that_hides_from_one_watch_is_seen_by_the_other(graded):
+    first = (
         "from torch.overrides import TorchFunctionMode\nTorchFunctionMode.__enter__ = lambda self: self\n"
-        "TorchFunctionMode.__exit__ = lambda *a: None\ndef attention(query, key, value):\n"
-        "    return torch.nn.functional.scaled_dot_product_attention(query, key, value), "
-        "softmax(scores(query, key))\n"
+        "TorchFunctionMode.__exit__ = lambda *a: None\n"
     )
-    assert any(
-        "scaled_dot_product_attention" in flag for flag in graded(submission({"attention": text}))["flags"]
+    record = graded(submission({"attention": HIDDEN}, first=first))
+    assert "calls torch's own scaled_dot_product_attention" in record["by"]["attention"]["message"]
+    assert "cell 1: torch.overrides" in record["flags"]
+
+
+def test_who_puts_the_watch_out_is_flagged(graded):
+    """Nothing in a stranger's process can be kept from it; a person is told where to look."""
+    first = (
+        "import attention_course.checks.observe as o\nclass Quiet:\n    seen = frozenset()\n"
+        "    __init__ = __enter__ = __exit__ = lambda *a: None\n"
+        "o.Watch, o.identical = Quiet, lambda *a: True\n"
     )
+    record = graded(submission({"attention": HIDDEN}, first=first))
+    assert full(record)
+    assert "cell 1: uses o of the course's own code" in record["flags"]
 
 
 # Ends and delays ------------------------------------------------------------------------------
@@ -540,10 +579,27 @@ def test_the_course_looks_installed(graded):
     assert graded(submission({"scores": f"HERE\n{SCORES}"}, first=first))["points"] == 10
 
 
+def test_the_checks_are_found_below_the_course_s_own_name(graded):
+    first = (
+        "import attention_course.checks\nattention_course.checks.progress()\n"
+        f"attention_course.checks.check('{NAME}.scores', 1)\nHERE = True\n"
+    )
+    assert full(graded(submission({"scores": f"HERE\n{SCORES}"}, first=first)))
+
+
 def test_a_loop_below_the_answer_in_one_cell_leaves_the_answer(endings):
     record = endings[NAME, "loop below", "cell"]
     assert any("ran longer than 4 s" in flag for flag in record["flags"])
     assert (record["status"], record["points"]) == ("timeout", 10)
+
+
+def test_what_does_not_end_in_the_time_that_is_left_is_told_by_the_whole_of_it(launcher):
+    endless = "import signal\nsignal.signal(14, signal.SIG_IGN)\nwhile True: pass"
+    with (
+        remote.session(launcher, time.monotonic() + 0.54321) as notebook,
+        pytest.raises(remote.Ended, match="took more than 60 s in all"),
+    ):
+        notebook.cell(1, endless)
 
 
 def test_a_notebook_that_ends_again_and_again_is_given_up(graded):
@@ -606,16 +662,29 @@ def test_a_result_that_is_too_large_is_told(graded):
     assert "more than a check can take" in record["by"]["scores"]["message"]
 
 
-def test_a_fork_bomb_leaves_its_neighbours_alone(graded, assignment, launcher):
+def inside(holder: int) -> int:
+    """How many processes there are in a sandbox."""
+    count, own = 0, os.readlink(f"/proc/{holder}/ns/pid")
+    for path in Path("/proc").glob("[0-9]*/ns/pid"):
+        with suppress(OSError):
+            count += os.readlink(path) == own
+    return count
+
+
+def test_a_fork_bomb_leaves_its_neighbours_alone(graded, launcher):
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 40
     with remote.session(launcher, deadline) as neighbour, remote.session(launcher, deadline) as bomber:
-        wire.send(bomber.channel, {"do": "cell", "number": 1, "source": bomb, "seconds": 10}, [], 5.0)
+        wire.send(bomber.channel, {"do": "cell", "number": 1, "source": bomb, "seconds": 30}, [], 5.0)
+        while inside(bomber.holder) < LIMITS.processes - 4:  # it has all that it can get
+            assert time.monotonic() < deadline - 10
+            time.sleep(0.05)
         assert (
             neighbour.cell(1, "import threading\nt = threading.Thread(target=print)\nt.start()\nt.join()")
             is None
         )
-    assert graded(submission())["points"] == 10
+        assert inside(bomber.holder) >= LIMITS.processes - 4
+        assert graded(submission())["points"] == 10
 
 
 def test_processes_are_bounded(graded):
@@ -664,6 +733,33 @@ def test_a_sandbox_without_python_is_the_grader_s_failure(assignment, monkeypatc
         grade.grade(submission(), assignment, SEED, made)
 
 
+def children(process: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split()))
+
+
+def test_a_process_of_ours_that_dies_is_the_grader_s_failure(launcher):
+    """Who waits for a notebook's end stands outside of its sandbox; killed, it says nothing."""
+    before = children(launcher.process.pid)
+    with remote.session(launcher, time.monotonic() + 30) as notebook:
+        [waits] = children(launcher.process.pid) - before
+        os.kill(waits, 9)
+        with pytest.raises(sandbox.SandboxError, match="waits for a notebook's end is gone"):
+            notebook.cell(1, "import os; os._exit(0)")
+
+
+def test_an_error_of_whoever_grades_is_not_swallowed():
+    with pytest.raises(OSError, match="no space left"), remote.launcher({}, (), LIMITS):
+        raise OSError("no space left")
+
+
+def test_without_bubblewrap_no_descriptor_is_left_open(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/nowhere")
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(sandbox.SandboxError), sandbox.room(tmp_path, LIMITS):
+        pass
+    assert os.listdir("/proc/self/fd") == before
+
+
 @each_shape
 def test_there_is_no_network(graded, chapter):
     text = (
@@ -680,10 +776,13 @@ def test_there_is_no_network(graded, chapter):
 def test_nothing_survives_its_notebook(graded, chapter):
     marker = f"orphan-{os.getpid()}"
     orphan = (
-        "import os, time\nfor _ in range(30):\n    if os.fork() == 0:\n        os.setsid()\n"
-        f"        os.execv('/bin/sh', ['sh', '-c', 'sleep 60; : {marker}'])\ntime.sleep(0.2)\n"
+        "import glob, os, time\nfor _ in range(30):\n    if os.fork() == 0:\n        os.setsid()\n"
+        f"        os.execv('/bin/sh', ['sh', '-c', 'sleep 60; : {marker}'])\n"
+        "lines = []\nwhile len(lines) < 30:\n    time.sleep(0.1)\n"
+        "    lines = [one for one in glob.glob('/proc/[0-9]*/cmdline') if 'sleep 60' in open(one).read()]\n"
+        "ORPHANS = True\n"
     )
-    graded(submission(first=orphan, name=chapter), name=chapter)
+    assert full(graded(instead(chapter, "ORPHANS; return right(*inputs)", orphan), name=chapter))
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
     assert not [line for line in running if marker.encode() in line and b"sleep" in line]
 
@@ -719,15 +818,36 @@ def test_the_same_submission_gets_the_same_record(graded):
         "libc.mount(b'x', b'/tmp', b'tmpfs', 0, None) == 0 or refuse()",
         "libc.syscall(250, 1, None) >= 0 or refuse()",
         "libc.syscall(425, 1, None) >= 0 or refuse()",
+        "mmap.mmap(-1, 1 << 20)",
+        "mmap.mmap(-1, 1 << 20, flags=mmap.MAP_ANONYMOUS | 3)",  # shared, validated
     ],
 )
 def test_calls_that_get_around_the_limits_are_refused(graded, attempt):
     first = (
-        "import ctypes, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "import ctypes, mmap, os\nlibc = ctypes.CDLL(None, use_errno=True)\n"
         "def refuse():\n    raise OSError(ctypes.get_errno(), 'refused')\n"
         f"try:\n    {attempt}\nexcept OSError as error:\n    assert error.errno == 1, error\n    REFUSED = True\n"
     )
     assert graded(submission({"scores": f"REFUSED\n{SCORES}"}, first=first))["points"] == 10
+
+
+def test_no_memory_is_shared_through_a_device(graded):
+    first = (
+        "import mmap, os\n"
+        "try:\n    mmap.mmap(os.open('/dev/zero', os.O_RDWR), 1 << 20)\nexcept OSError:\n    REFUSED = True\n"
+    )
+    assert full(graded(submission({"scores": f"REFUSED\n{SCORES}"}, first=first)))
+
+
+def test_memory_that_is_counted_can_be_mapped(graded):
+    """Private, or a file of a disk that is bounded itself."""
+    first = (
+        "import mmap, torch\nmmap.mmap(-1, 1 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)[:3] = b'abc'\n"
+        "with open('own', 'w+b') as file:\n    file.truncate(1 << 20)\n"
+        "    mmap.mmap(file.fileno(), 1 << 20)[:3] = b'abc'\n"
+        "assert torch.ones(3).share_memory_().sum() == 3\nMAPPED = True\n"
+    )
+    assert full(graded(submission({"scores": f"MAPPED\n{SCORES}"}, first=first)))
 
 
 def test_a_trickle_of_bytes_hides_no_memory(graded):
@@ -822,6 +942,30 @@ def test_an_experiment_after_a_passed_check_takes_nothing_away(graded):
     assert graded(submission(last=last))["points"] == 10
 
 
+#: another answer, and its check, as it is tried out at a notebook's end
+TRIAL = f"softmax_jacobian = lambda weights: weights\ncheck('{NAME}.softmax_jacobian', softmax_jacobian)"
+
+
+@pytest.mark.parametrize("marked", [True, False], ids=["as handed out", "without its mark"])
+def test_many_experiments_after_a_passed_check_take_nothing_away(graded, marked):
+    cells = source()
+    for cell in cells:
+        if not marked and grade_id(cell) == "check-softmax-jacobian":
+            cell["metadata"] = {}
+    assert full(graded(notebook([*cells, *[code(TRIAL)] * 6])))
+
+
+def test_a_marked_check_in_other_words_counts_above_experiments(graded):
+    loop = f"for name in ('softmax_jacobian',):\n    check('{NAME}.' + name, softmax_jacobian)"
+    assert full(graded(submission({"check-softmax-jacobian": loop}, last=TRIAL)))
+
+
+def test_a_check_that_is_copied_without_end_is_judged_a_few_times(assignment):
+    call = f"check('{NAME}.scores', scores)"
+    judged = plan([Cell("code", call, "check-scores")] * 500, assignment).judged[f"{NAME}.scores"]
+    assert judged[0] == 0 and judged[-1] == 499 and len(judged) < 12
+
+
 def test_a_cell_that_stopped_is_flagged(graded):
     record = graded(submission(first="import einops_that_is_not_there\nuseful = 1"))
     assert any(flag.startswith("cell 1: stopped with ModuleNotFoundError") for flag in record["flags"])
@@ -839,6 +983,78 @@ def test_a_cell_that_stopped_is_flagged(graded):
 def test_detours_are_flagged(graded, detour):
     record = graded(submission({"softmax": f"def softmax(scores):\n    return {detour}\n"}))
     assert any(flag.startswith("cell ") for flag in record["flags"])
+
+
+def flags(assignment, text: str) -> tuple[str, ...]:
+    """Of a notebook that is this one cell."""
+    return plan([Cell("code", text, None)], assignment).flags
+
+
+OF_THE_COURSE = [
+    "import attention_course.checks.observe as o\no.Watch = 1",
+    "import torch, attention_course.checks.observe as o\no.Watch = 1",
+    "if 1: import attention_course.checks.observe as o; o.Watch = 1",
+    "import attention_course . checks . observe as o\no.Watch = 1",
+    "from attention_course.checks import (  # nothing\n    observe as o,\n)\no.Watch = 1",
+    "%foo (\nfrom attention_course.checks import (  # nothing\n    observe as o)\no.Watch = 1",
+    "from attention_course.checks.watch import Watch as o\no.seen = 1",
+    "from attention_course import checks as o\no.observe.Watch = 1",
+    "import attention_course.lab.pairs\nattention_course.checks.observe.Watch = 1",
+    "from attention_course.checks.observe import *\nWatch.seen = 1",
+]
+
+
+@pytest.mark.parametrize("text", OF_THE_COURSE)
+def test_of_the_checks_only_what_is_offered_is_no_flag(assignment, text):
+    [flag] = flags(assignment, text)
+    assert re.fullmatch(r"cell 1: uses (o|attention_course) of the course's own code", flag)
+
+
+WAYS_AROUND = {
+    "frames": "import sys\nsys._getframe(1)",
+    "a traceback's frame": "error.tb_frame",
+    "a frame's names": "frame.f_back.f_globals",
+    "gc": "import gc\ngc.get_objects()",
+    "inspect": "from inspect import stack",
+    "ctypes": "import ctypes",
+    "vars": "vars(torch)",
+    "globals": "names = globals\nnames()['pack' + 'aged']",
+    "locals": "locals()",
+    "modules": "from sys import modules",
+    "a function's names": "softmax.__globals__",
+    "a wider letter": "\uff47lobals()",
+    "a number sign in a string": "'#'; globals()",
+    "in an f-string": "f'{globals()}'",
+    "below a comment that a carriage return ends": "# nothing\rglobals()",
+    "over two lines": "torch \\\n . _softmax(x, -1, False)",
+    "below a magic that opens a string": '%foo """\nglobals()\n%foo """',
+    "a thread": "from threading import Thread",
+    "a lower thread": "import _thread as t",
+    "a pool": "from concurrent.futures import ThreadPoolExecutor",
+    "torch's processes": "import torch.multiprocessing as mp",
+    "asyncio's thread": "await asyncio.to_thread(torch.softmax, x, -1)",
+    "a fork": "from os import fork",
+    "a child": "os.system('python')",
+    "modes below": "from torch.utils import _python_dispatch as p",
+    "a code object": "import builtins\nbuiltins.eval('1')",
+}
+
+
+@pytest.mark.parametrize("text", WAYS_AROUND.values(), ids=list(WAYS_AROUND))
+def test_ways_around_the_watch_are_flagged(assignment, text):
+    assert len(flags(assignment, text)) == 1
+
+
+def test_what_is_no_way_around_is_no_flag(assignment):
+    text = (
+        "from attention_course.checks import CheckFailed, check, hint, inputs, progress\n"
+        "from attention_course.checks import (\n    check as again,\n)\n"
+        "from attention_course.lab.example import TOKENS\nagain, TOKENS, check\n"
+        'def look(model):\n    """Inspect all modules: globals(), torch._softmax."""\n'
+        "    model.eval()  # eval(), vars and gc\n    return [type(one) for one in model.modules()]\n"
+        "re.compile('gc'); torch.compile(look)\n"
+    )
+    assert flags(assignment, text) == ()
 
 
 def test_flags_are_few_and_short(assignment):
@@ -873,6 +1089,29 @@ def test_the_instructor_s_folders_are_covered(assignment, monkeypatch):
         remote.session(made, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, f"import os\nassert os.listdir({secret!r}) == []") is None
+
+
+def test_the_instructor_s_files_are_covered_too(assignment, monkeypatch, request):
+    """A zip of submissions, also within a folder that is covered itself."""
+    place = Path(tempfile.mkdtemp())
+    request.addfinalizer(lambda: shutil.rmtree(place))
+    place.chmod(0o755)
+    (place / "below").mkdir()
+    for name in ("there", "class.zip", "below/class.zip"):
+        (place / name).write_text("secret")
+    everything = (*sandbox.visible(), str(place))
+    monkeypatch.setattr(sandbox, "visible", lambda: everything)
+    hidden = [str(place / name) for name in ("class.zip", "below/class.zip", "below")]
+    text = (
+        f"import os\nplace = {str(place)!r}\nassert open(place + '/there').read() == 'secret'\n"
+        "try:\n    seen = open(place + '/class.zip').read()\nexcept OSError:\n    seen = ''\n"
+        "assert not seen and not os.listdir(place + '/below')\n"
+    )
+    with (
+        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=hidden) as made,
+        remote.session(made, time.monotonic() + 60) as notebook,
+    ):
+        assert notebook.cell(1, text) is None
 
 
 def test_what_a_notebook_sees_does_not_tell_the_seed(assignment):

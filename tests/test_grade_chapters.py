@@ -96,14 +96,14 @@ def test_every_public_input_is_there_as_on_a_learner_s_machine(graded, chapter):
 
 @every_chapter
 def test_the_sandbox_shows_nothing_that_is_asked_for(chapter):
-    """But for what the notebook's own cells call: the encoder and the turn that answers are compared with."""
-    compared = {"06_positions": {"rotate"}}.get(chapter, set())
+    """What a demonstration calls may bear the name, and does nothing."""
     assignment = load(ROOT / "exercises", chapter)
-    asked = {task.function for task in assignment.tasks} - compared
+    asked = {task.function for task in assignment.tasks}
     shown = {
         node.name
         for content in assignment.files.values() for node in ast.parse(content).body
         if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        and not (node.name in asked and isinstance(node.body[0], ast.Raise))
     }  # fmt: skip
     assert not shown & asked
     assert not shown & {name for task in assignment.tasks for name in task.exercise.forbidden}
@@ -125,6 +125,20 @@ def test_a_module_is_shown_with_what_is_used_of_it(graded):
     cells = source("10_linear")
     cells.insert(0, code(first))
     assert not [flag for flag in graded(notebook(cells), name="10_linear")["flags"] if "stopped" in flag]
+
+
+def test_a_module_that_also_holds_an_answer_is_shown_without_any(graded):
+    """Its functions raise: what helps with one answer, such as a table of angles, is no help either."""
+    files = load(ROOT / "exercises", "06_positions").files
+    functions = [node for node in ast.parse(files["positions.py"]).body if isinstance(node, ast.FunctionDef)]
+    assert {node.name for node in functions} == {"rotate", "sinusoidal"}
+    assert all(isinstance(node.body[0], ast.Raise) for node in functions)
+    borrowed = (
+        "def rotate(x, start):\n"
+        "    return globals()['pack' + 'aged'].rotate(x, start + torch.arange(x.shape[-2]))\n"
+    )
+    record = graded(submission({"rotate": borrowed}, name="06_positions"), name="06_positions")
+    assert "rotate" in lost(record) and any(flag.endswith(": globals") for flag in record["flags"])
 
 
 def test_what_the_assignment_gives_is_no_flag_and_what_it_asks_for_is(graded):

@@ -1,5 +1,6 @@
 """A class of strangers: nobody changes another's verdict, and nothing that was graded is lost."""
 
+import base64
 import csv
 import json
 import os
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 import zipfile
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
@@ -162,11 +163,12 @@ def test_without_a_sandbox_nothing_is_graded(folder, tmp_path):
 def test_without_a_sandbox_on_demand(tmp_path, asked):
     """The same verdicts; a process that is left over ends with its notebook."""
     marker = f"left-over-{os.getpid()}"
-    orphan = f"import subprocess\nsubprocess.Popen(['sh', '-c', 'sleep 60; : {marker}'])\n"
+    left_over = f"subprocess.Popen(['sh', '-c', 'sleep 60; : {marker}'])"
+    orphan = f"import subprocess\nassert {left_over}.poll() is None\nHERE = True\n"
     with remote.launcher(asked.files, asked.preload, Limits(), unsafe=True) as launcher:
         from attention_course.grading.grade import grade as one
 
-        graded = one(submission(first=orphan), asked, 7, launcher)
+        graded = one(submission({"scores": f"HERE\n{SCORES}"}, first=orphan), asked, 7, launcher)
     assert {judged.status for judged in graded.judged.values()} == {"passed"}
     time.sleep(0.1)
     running = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
@@ -258,6 +260,14 @@ def test_shards_merged_are_the_whole(folder, tmp_path, asked, here):
     assert (tmp_path / "both" / "grades.csv").is_file()
 
 
+def test_parts_of_an_unknown_assignment_are_a_wrong_call(folder, tmp_path, asked, capsys, here):
+    grade(folder, tmp_path / "part", asked)
+    log = tmp_path / "part" / results.NAME
+    log.write_text(log.read_text().replace(NAME, "99_mamba"))
+    assert main(["merge", str(tmp_path / "part"), "--out", str(tmp_path / "all")]) == 2
+    assert "no chapter with exercises is called '99_mamba'" in capsys.readouterr().err
+
+
 def test_a_part_without_submissions_is_no_error(tmp_path, capsys, monkeypatch, here):
     monkeypatch.chdir(ROOT)
     (tmp_path / "in").mkdir()
@@ -297,6 +307,65 @@ def test_dask_gives_the_same(folder, tmp_path, asked, here):
     assert {one["student"]: one for one in logged(tmp_path / "dask")} == grade(
         folder, tmp_path / "whole", asked
     )
+
+
+def request(asked, content: bytes = CLASS["ada"][0], unsafe: bool = False) -> dict:
+    """As a worker is handed it."""
+    return {
+        "student": "ada", "name": "ada.ipynb", "key": assignment.key(asked, content, 7, unsafe), "seed": 7,
+        "content": base64.b64encode(content).decode(), "assignment": NAME, "exercises": str(EXERCISES),
+        "unsafe": unsafe, "flags": [], "hidden": [],
+    }  # fmt: skip
+
+
+def test_a_worker_that_outlived_an_update_gives_no_verdict(asked, monkeypatch):
+    run.forget()
+    monkeypatch.setattr(assignment, "_CODE", (b"as it was yesterday",))
+    record = run.work(request(asked))
+    assert (record["status"], record["points"]) == ("infra_error", None)
+    assert "another version of the course" in record["flags"][0]
+
+
+def test_a_failure_is_cleared_away_in_its_turn_and_waiting_is_nobody_s_time(asked, monkeypatch):
+    held = []
+
+    def fails(*_):
+        raise RuntimeError
+
+    monkeypatch.setattr(run, "_prepared", fails)
+    monkeypatch.setattr(run, "forget", lambda: held.append(run._ONE_AT_A_TIME.locked()))
+    with ThreadPoolExecutor(1) as pool:
+        with run._ONE_AT_A_TIME:
+            waiting = pool.submit(run.work, request(asked))
+            time.sleep(2.0)
+        record = waiting.result()
+    assert held == [True]
+    assert (record["status"], record["seconds"] < 1.5) == ("infra_error", True)
+
+
+def test_a_verdict_without_a_sandbox_is_another(asked):
+    assert request(asked)["key"] != request(asked, unsafe=True)["key"]
+
+
+def test_what_waits_when_a_disk_is_full_is_not_graded(monkeypatch, tmp_path, asked):
+    begun = []
+
+    def work(request):
+        begun.append(request["student"])
+        time.sleep(0.1 if request["student"] == "a" else 1.0)
+        return run.failed(request, "x")
+
+    def full(record):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(run, "_pool", lambda jobs: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(run, "work", work)
+    monkeypatch.setattr(run, "_preflight", lambda *_: None)
+    for name in "abcdef":
+        (tmp_path / f"{name}.ipynb").write_bytes(CLASS["ada"][0])
+    with pytest.raises(OSError, match="no space left"):
+        grade(tmp_path, tmp_path / "out", asked, jobs=2, progress=full)
+    assert sorted(begun) == ["a", "b", "c"]  # d was waiting for one of the two places
 
 
 # The official solution goes first -------------------------------------------------------------
@@ -456,25 +525,25 @@ def test_the_grader_s_own_failure_is_no_zero_and_is_tried_again(folder, tmp_path
 
 def test_a_timeout_is_tried_again_alone(tmp_path, asked, monkeypatch):
     """What was slow on a busy machine counts as it was when nothing else ran."""
-    folder, tries = tmp_path / "in", []
+    folder, together = tmp_path / "in", []
     folder.mkdir()
-    for name in ("a", "b"):
+    for name in ("a", "b", "c"):
         (folder / f"{name}.ipynb").write_bytes(submission())
 
-    def work(request):
-        tries.append(request["student"])
-        made = run.failed(request, "x")
-        slow = request["student"] == "a" and tries.count("a") == 1
-        return {**made, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
+    def work(requests, pools):
+        requests = list(requests)  # all that may run side by side
+        together.append([one["student"] for one in requests])
+        for one in requests:
+            slow = one["student"] != "b" and len(together) == 1
+            made = run.failed(one, "x")
+            yield one, {**made, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
 
-    monkeypatch.setattr(
-        run, "_on_this_machine", lambda requests, pools: ((one, work(one)) for one in requests)
-    )
+    monkeypatch.setattr(run, "_on_this_machine", work)
     monkeypatch.setattr(run, "_preflight", lambda *_: None)
     found = grade(folder, tmp_path / "out", asked)
-    assert tries == ["a", "b", "a"]
-    assert {name: one["status"] for name, one in found.items()} == {"a": "graded", "b": "graded"}
-    assert [one["student"] for one in logged(tmp_path / "out")] == ["b", "a"]
+    assert together == [["a", "b", "c"], ["a"], ["c"]]
+    assert {name: one["status"] for name, one in found.items()} == dict.fromkeys("abc", "graded")
+    assert [one["student"] for one in logged(tmp_path / "out")] == ["b", "a", "c"]
 
 
 def test_a_worker_that_dies_costs_nobody_a_verdict(folder, tmp_path):

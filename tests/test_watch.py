@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from attention_course.checks import chapters
 from attention_course.checks.judge import judge_function
 from attention_course.checks.observe import observe
-from attention_course.checks.watch import OPERATIONS, Watch, plain_name
+from attention_course.checks.watch import OPERATIONS, Watch, closed, plain_name
 
 WATCHED = [one for chapter in chapters() for one in chapter.exercises if one.forbidden]
 FORBIDDEN = sorted({name for one in WATCHED for name in one.forbidden})
@@ -52,6 +53,10 @@ DOORS = {
         "safe": lambda x: torch._safe_softmax(x, -1),
         "a module": torch.nn.Softmax(-1),
         "softmin": lambda x: F.softmin(-x, -1),
+        "masked": lambda x: torch._masked_softmax(x, torch.zeros(2, 3, 4).bool(), -1),
+        "attention": lambda x: F.scaled_dot_product_attention(x, x, x),
+        "attention, four axes": lambda x: F.scaled_dot_product_attention(x[None], x[None], torch.eye(3)),
+        "attention of heads": partial(heads, need_weights=False),
     },
     "log_softmax": {
         "_log_softmax": lambda x: torch._log_softmax(x, -1, False), "a module": torch.nn.LogSoftmax(-1),
@@ -65,6 +70,8 @@ DOORS = {
         "four axes": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
         "a mask": lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.ones(3, 3).bool()),
         "double": lambda x: F.scaled_dot_product_attention(*[x.double()] * 3),
+        "heads, with weights": heads,
+        "heads": partial(heads, need_weights=False),
     },
     "multi_head_attention_forward": {"with weights": heads, "without": partial(heads, need_weights=False)},
     "nll_loss": {
@@ -76,6 +83,11 @@ DOORS = {
     "layer_norm": {
         "native": lambda x: torch.native_layer_norm(x, (4,), None, None, 1e-5)[0],
         "a module": torch.nn.LayerNorm(4),
+        "groups, natively": lambda x: torch.native_group_norm(x, None, None, 2, 3, 4, 1, 1e-5)[0],
+        "one group": lambda x: F.group_norm(x.reshape(6, 4, 1), 1),
+        "a batch": lambda x: F.batch_norm(x.reshape(1, 6, 4), None, None, training=True),
+        "a batch, natively": lambda x: torch._native_batch_norm_legit(x, None, None, True, 0.1, 1e-5),
+        "instances": lambda x: F.instance_norm(x),
     },
     "native_layer_norm": {"layer_norm": lambda x: F.layer_norm(x, (4,))},
     "grad": {
@@ -117,7 +129,23 @@ def test_every_door_is_seen(name, door, hidden):
                 function(*arguments)
         else:
             function(*arguments)
-    assert watch.seen == {name}
+    assert watch.seen and watch.seen <= {*closed([name])}
+
+
+def test_what_is_told_is_what_was_called():
+    with Watch(("layer_norm",)) as watch:
+        torch.nn.GroupNorm(3, 3)(square())
+    assert watch.seen == {"group_norm"}
+    with Watch(("softmax",)) as watch:
+        torch._safe_softmax(square(), -1)
+    assert watch.seen == {"softmax"}
+
+
+def test_what_another_thread_computes_is_not_seen():
+    """As the docstring says, which is why the grader flags the word."""
+    with Watch(("softmax",)) as watch, ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.softmax, square(), -1).result()
+    assert watch.seen == set()
 
 
 INNOCENT = {

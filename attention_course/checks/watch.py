@@ -3,10 +3,13 @@
 Names alone have back doors: ``torch._softmax``, ``torch.ops``, a scripted function, a switch that turns
 the watch for names off. All of them end in the same operations, and these are watched as well. What has
 no operation of its own, such as ``cosine_similarity``, is known by its name only.
+
+Both watches are torch's modes, and a mode belongs to one thread: what a function has computed in another
+thread, or in another process, is not seen. The grader flags the words by which one is started.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 
 import torch
@@ -15,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 #: function -> the operations that nothing but it, or a function that stands on it, ends in
 OPERATIONS = {
-    "softmax": ("_softmax", "_safe_softmax"),
+    "softmax": ("_softmax", "_safe_softmax", "_masked_softmax", "_sparse_softmax"),
     "log_softmax": ("_log_softmax",),
     "logsumexp": ("logsumexp",),
     # torch's own attention is a kernel, or steps of which one is a softmax that no other function takes
@@ -29,15 +32,39 @@ OPERATIONS = {
     "nll_loss": ("nll_loss_forward", "nll_loss2d_forward"),
     "layer_norm": ("native_layer_norm",),
     "native_layer_norm": ("native_layer_norm",),
+    "group_norm": ("native_group_norm",),
+    "batch_norm": (
+        "native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_functional",
+        "_native_batch_norm_legit_no_training", "_batch_norm_with_update", "cudnn_batch_norm",
+        "miopen_batch_norm",
+    ),
 }  # fmt: skip
+#: function -> others that compute all of it: on the way, or as one of their cases
+_IMPLIED = {
+    "softmax": ("softmin", "gumbel_softmax", "scaled_dot_product_attention"),
+    "scaled_dot_product_attention": ("multi_head_attention_forward",),
+    "layer_norm": ("native_layer_norm", "group_norm", "batch_norm"),
+    "native_layer_norm": ("layer_norm",),
+    "batch_norm": ("instance_norm",),
+}
 #: these start torch's automatic differentiation, in which operations run as parts of a task
 _DIFFERENTIATION = ("grad", "backward")
 
 
+def closed(names: Iterable[str]) -> tuple[str, ...]:
+    """The ``names``, and those of all torch functions that compute one of them."""
+    found = list(names)
+    for name in found:
+        found += [other for other in _IMPLIED.get(name, ()) if other not in found]
+    return tuple(found)
+
+
 class Watch:
-    """Inside: notes which of the named torch functions are called; ``seen`` is what was noted."""
+    """Inside: notes which of the named torch functions, or of those that compute one of them, are called;
+    ``seen`` is what was noted."""
 
     def __init__(self, names: Sequence[str]):
+        names = closed(names)
         operations = _OperationsOfCompiled if "torch._dynamo" in sys.modules else _Operations
         self._modes = _Names(names), operations(names)
         self._stack = ExitStack()
@@ -72,7 +99,8 @@ class _Names(TorchFunctionMode):
 class _Operations(TorchDispatchMode):
     def __init__(self, names: Sequence[str]):
         super().__init__()
-        self.meant = {operation: name for name in names for operation in OPERATIONS.get(name, ())}
+        # of several that end in one operation, the first is the one that was named
+        self.meant = {operation: name for name in reversed(names) for operation in OPERATIONS.get(name, ())}
         self.differentiation = [name for name in _DIFFERENTIATION if name in names]
         self.bodies = {code: name for name in names if (code := _body(name))}
         self.seen = set()

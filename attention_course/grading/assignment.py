@@ -2,9 +2,13 @@
 
 import ast
 import hashlib
+import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+import tokenize
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
@@ -12,12 +16,19 @@ from pathlib import Path
 
 from attention_course.checks.exercise import Chapter, Exercise
 from attention_course.checks.registry import MODULES, find_chapter
+from attention_course.checks.watch import closed
 from attention_course.grading.cells import Cell, Unreadable, read_cells
 from attention_course.grading.shown import is_module, shown
 
 _COURSE = Path(__file__).parents[1]
 #: these hold the answers
 _HIDDEN = ("checks", "grading")
+#: as it is when it is imported: a worker that outlives an update does not take its own code for the new one
+_CODE = tuple(
+    path.read_bytes()
+    for path in sorted(_COURSE.rglob("*.py"))
+    if path.relative_to(_COURSE).parts[0] in _HIDDEN
+)
 
 
 class AssignmentError(ValueError):
@@ -81,7 +92,7 @@ def load(exercises: Path, name: str) -> Assignment:
     starter = tuple(_source(cell) for cell in cells if cell["cell_type"] == "code")
     tasks = tuple(_task(exercise, cells, handed_out) for exercise in chapter.exercises)
     given = [_python(source) for source in starter]
-    files = shown(given)
+    files = shown(given, {task.function for task in tasks})
     preload = {module.partition(".")[0] for source in given for module in _imports(source)}
     preload -= {"attention_course"}
     return Assignment(chapter, tasks, starter, files, tuple(sorted(preload)), _digest(content, files))
@@ -130,18 +141,16 @@ def checks(exercise: str, source: str) -> bool:
 
 def _digest(content: bytes, files: dict[str, bytes]) -> str:
     """Of all that can change a verdict: the notebook, the course's own code, the libraries."""
-    parts = [content]
-    for path in sorted(_COURSE.rglob("*.py")):
-        if path.relative_to(_COURSE).parts[0] in _HIDDEN:
-            parts.append(path.read_bytes())
+    parts = [content, *_CODE]
     parts += [f"{name}\0".encode() + content for name, content in sorted(files.items())]
     parts += [f"{name} {metadata.version(name)}".encode() for name in ("torch", "numpy")]
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
-def key(assignment: Assignment, content: bytes, seed: int) -> str:
-    """Identifies a verdict: the same notebook, assignment, grader and seed give the same."""
-    parts = [assignment.digest, str(seed), hashlib.sha256(content).hexdigest()]
+def key(assignment: Assignment, content: bytes, seed: int, unsafe: bool = False) -> str:
+    """Identifies a verdict: the same notebook, assignment, grader and seed give the same, as long as both
+    or neither ran in a sandbox."""
+    parts = [assignment.digest, str(seed), unsafe, hashlib.sha256(content).hexdigest()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -191,14 +200,16 @@ def plan(cells: Sequence[Cell], assignment: Assignment) -> Plan:
         marked = [
             index for index, cell in enumerate(cells) if cell.kind == "code" and cell.grade_id == task.check
         ]
-        # a cell that was copied without end must not be judged without end
-        judged[task.exercise.name] = tuple((places or marked)[-_CHECKS:])
+        # the check as it was handed out, above whatever experiments; but a cell that was copied without
+        # end must not be judged without end
+        chosen = {*places[:1], *marked[:_CHECKS], *places[-_CHECKS:]}
+        judged[task.exercise.name] = tuple(sorted(chosen))
         answers[task.exercise.name] = tuple(
             index for index, cell in enumerate(cells)
             if cell.grade_id in task.solutions
             or (cell.kind == "code" and defines(task.function, cell.source))
         )  # fmt: skip
-    return Plan(code, judged, answers, tuple(_flags(cells, code, answers, assignment)))
+    return Plan(code, judged, answers, tuple(_flags(code, answers, assignment)))
 
 
 def defines(function: str, source: str) -> bool:
@@ -213,12 +224,23 @@ def defines(function: str, source: str) -> bool:
 _COMMANDS = re.compile(
     r"^[ \t]*(?:!|%%(?:bash|sh|script|system|writefile)\b|%(?:pip|conda|run)\b)|=[ \t]*!\w", re.MULTILINE
 )
-#: how many checks of one exercise count, from the last
+#: how many checks of one exercise count, of those with its mark and of the last
 _CHECKS = 5
-#: ways around a name that is not to be used
+#: ways around a name that is not to be used, or to the code that watches for it; in what ``_bare`` leaves
 _DETOURS = re.compile(
-    r"\b__import__\b|\bimportlib\b|\bsys[ \t]*\.[ \t]*modules\b|\bexec[ \t]*\(|(?<!\.)\beval[ \t]*\(|"
-    r"\btorch[ \t]*\.[ \t]*(?:_\w+|ops\b|jit\b)|\bgetattr[ \t]*\([ \t]*(?:torch|F)\b|"
+    # names and code made of text
+    r"\b(?:__import__|importlib|pkgutil|pydoc|runpy|mock|builtins|exec|[gs]etattr|attrgetter|methodcaller)\b|"
+    r"(?<!\.)\b(?:eval|compile)\b|"
+    # what others hold: their modules, their frames, their objects
+    r"\bmodules\b(?! \()|\b(?:globals|locals|vars|gc|inspect|ctypes)\b|"
+    r"\b(?:_getframe|_current_frames|currentframe|walk_stack|settrace|setprofile)\b|"
+    r"\b(?:tb_frame|(?:gi|cr|ag)_frame|f_(?:back|globals|locals|builtins))\b|"
+    r"\b__(?:globals|dict|builtins|loader|spec|subclasses|mro|closure|code|getattribute|traceback)__(?!\w)|"
+    # another thread, or another process, where no call is watched
+    r"\b(?:threading|_thread|concurrent|multiprocessing|subprocess|to_thread|run_in_executor)\b|"
+    r"\b(?:fork(?:pty)?|popen|posix_spawnp?)\b|\bos\.(?:system|spawn\w+)\b|"
+    # torch's own inside, and its own ways to be watched
+    r"\btorch\.(?:_\w+|ops\b|jit\b|overrides\b)|\b_python_dispatch\b|\bTorch(?:Function|Dispatch)Mode\b|"
     r"\bDisableTorchFunction\w*"
 )
 #: what a person is shown of one notebook
@@ -226,45 +248,39 @@ FLAGS, _FLAG_LENGTH = 20, 200
 
 
 def _flags(
-    cells: Sequence[Cell],
-    code: Sequence[tuple[int, str]],
-    answers: dict[str, tuple[int, ...]],
-    assignment: Assignment,
+    code: Sequence[tuple[int, str]], answers: dict[str, tuple[int, ...]], assignment: Assignment
 ) -> Iterator[str]:
     """At most so many, each at most so long: a stranger decides what is in them."""
-    found = _all_flags(cells, code, answers, assignment)
+    found = _all_flags(code, answers, assignment)
     yield from (flag[:_FLAG_LENGTH] for flag in islice(found, FLAGS))
 
 
 def _all_flags(
-    cells: Sequence[Cell],
-    code: Sequence[tuple[int, str]],
-    answers: dict[str, tuple[int, ...]],
-    assignment: Assignment,
+    code: Sequence[tuple[int, str]], answers: dict[str, tuple[int, ...]], assignment: Assignment
 ) -> Iterator[str]:
     # every search is linear in the text: it is a stranger's
     starter = {_lines(source) for source in assignment.starter}
     own = [(index, source) for index, source in code if _lines(source) not in starter]
-    course = _course_names((_bare(source) for _, source in code), _given(assignment))
+    bare = {index: _bare(source) for index, source in code}
+    course = _course_names(bare.values(), _given(assignment))
     for task in assignment.tasks:
-        text = "\n".join(_bare(cells[index].source) for index in answers[task.exercise.name])
+        text = "\n".join(bare.get(index, "") for index in answers[task.exercise.name])
         words = set(re.findall(r"\w+", text))
         imported = set(re.findall(r"\w+", "\n".join(line for line in text.split("\n") if "import" in line)))
-        for name in task.exercise.forbidden:
-            if name in imported or (name in words and re.search(rf"\.[ \t]*{re.escape(name)}\b", text)):
+        for name in closed(task.exercise.forbidden):
+            if name in imported or (name in words and re.search(rf"\.{re.escape(name)}\b", text)):
                 yield f"{task.function}: names {name}, which is not allowed there"
         for name in sorted(words & course):
             yield f"{task.function}: uses {name} of the course's own code"
     places = {place for found in answers.values() for place in found}
     for index, source in own:
-        bare = _bare(source)
         if _COMMANDS.search(source):
             yield f"cell {index + 1}: commands of the system, which are not run"
-        detour = _DETOURS.search(bare)
+        detour = _DETOURS.search(bare[index])
         if detour:
             yield f"cell {index + 1}: {detour.group()}"
         if index not in places:
-            for name in sorted(set(re.findall(r"\w+", bare)) & course):
+            for name in sorted(set(re.findall(r"\w+", bare[index])) & course):
                 yield f"cell {index + 1}: uses {name} of the course's own code"
 
 
@@ -272,29 +288,55 @@ def _lines(source: str) -> str:
     return "\n".join(source.splitlines())
 
 
+#: where IPython reads something that is no Python: magics, commands, calls without brackets
+_MAGIC = re.compile(r"^[ \t]*[%!?,;/]|=[ \t]*[%!]", re.MULTILINE)
+
+
 def _bare(source: str) -> str:
-    """The text without comments: a word in a comment is no use of it."""
-    return re.sub(r"#[^\n]*", "", source)
+    """A cell's code, word by word: a statement a line, one space between two words, none around a dot.
+
+    Comments and strings are left out, for a word in them is no use of it; what makes code of a string is
+    flagged itself. Letters are as Python reads them in a name. What is not Python alone stays whole.
+    """
+    words = re.findall(r"\w+|[^\w\s#\\]|\n", source)
+    if not _MAGIC.search(source):
+        with suppress(tokenize.TokenError, SyntaxError):
+            tokens = tokenize.generate_tokens(io.StringIO(source, newline=None).readline)
+            words = [_word(token) for token in tokens if token.type not in _LEFT_OUT]
+    return unicodedata.normalize("NFKC", re.sub(r" ?\. ?", ".", " ".join(words)))
 
 
-_IMPORT = re.compile(
-    r"^[ \t]*(?:from[ \t]+(attention_course[\w.]*)[ \t]+import[ \t]+(?:\(([\w\s,]+)\)|([\w \t,]+))|"
-    r"import[ \t]+(attention_course[\w.]*)[ \t]+as[ \t]+(\w+))",
-    re.MULTILINE,
-)
+_LEFT_OUT = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT)
 
 
-def _course_imports(source: str) -> Iterator[tuple[str, str]]:
-    """(full name, name here) of what a text imports of the course, but for its data and its checks."""
-    for start, several, listed, module, alias in _IMPORT.findall(source):
-        names = [(module, alias)] if alias else []
-        for one in (several or listed).split(","):
-            words = one.split()
-            if words:
-                names.append((f"{start}.{words[0]}", words[-1]))
-        for name, here in names:
-            if name.split(".")[1:2] not in (["lab"], ["checks"]):
-                yield name, here
+def _word(token: tokenize.TokenInfo) -> str:
+    if token.type == tokenize.NEWLINE:
+        return "\n"
+    # but for f-strings, which hold code
+    plain = token.type == tokenize.STRING and not re.match("r?f", token.string, re.IGNORECASE)
+    return '""' if plain else token.string
+
+
+_IMPORT = re.compile(r"(?:\bfrom ([\w.]+) )?\bimport (?:\( ([\w., \n]+)|([\w., *]+))")
+#: what learners are offered of the checks
+_OFFERED = {
+    f"attention_course.checks.{name}" for name in ("check", "hint", "inputs", "progress", "CheckFailed")
+}
+
+
+def _course_imports(text: str) -> Iterator[tuple[str, str]]:
+    """(full name, name here) of what a bare text imports of the course, but for its data and its offers."""
+    for start, *listed in _IMPORT.findall(text):
+        for one in "".join(listed).split(","):
+            words = one.split() or [""]
+            name = f"{start}.{words[0]}" if start else words[0]
+            root = name.partition(".")[0]
+            if root != "attention_course":
+                continue
+            if not start and len(words) == 1:  # all of the course, by its own name
+                yield name, root
+            elif name not in _OFFERED and not f"{name}.".startswith(f"{root}.lab."):
+                yield name, root if words[-1] == "*" else words[-1]
 
 
 def _given(assignment: Assignment) -> set[str]:
@@ -305,11 +347,6 @@ def _given(assignment: Assignment) -> set[str]:
     return {name for name in imported if name.rpartition(".")[2] not in asked and not is_module(name)}
 
 
-def _course_names(sources: Iterator[str], given: set[str]) -> set[str]:
-    """Names that stand for the course's own code, but for what is given, its data and its checks."""
-    names = set()
-    for source in sources:
-        names |= {here for name, here in _course_imports(source) if name not in given}
-        if re.search(r"^[ \t]*import[ \t]+attention_course[\w.]*+(?![ \t]+as\b)", source, re.MULTILINE):
-            names.add("attention_course")
-    return names
+def _course_names(texts: Iterable[str], given: set[str]) -> set[str]:
+    """Names that stand for the course's own code in bare texts, but for what is given and what is offered."""
+    return {here for text in texts for name, here in _course_imports(text) if name not in given}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 MAX_CELLS = 2_000
-#: characters of one cell, and of all cells together
+#: characters of one cell, and of all code together; text may hold a picture, and is cut
 MAX_SOURCE = 200_000
 MAX_TOTAL = 2_000_000
 #: brackets that may open lists and objects: an empty one takes 2 bytes in the file and 64 in memory
@@ -50,7 +50,7 @@ def read_cells(content: bytes) -> tuple[Cell, ...]:
     """
     notebook = _parse(content)
     cells = tuple(_cell(number, one) for number, one in enumerate(_cell_list(notebook), 1))
-    if sum(len(cell.source) for cell in cells) > MAX_TOTAL:
+    if sum(len(cell.source) for cell in cells if cell.kind == "code") > MAX_TOTAL:
         raise Unreadable("oversize", f"The cells hold more than {MAX_TOTAL:,} characters in all.")
     return cells
 
@@ -135,26 +135,26 @@ def _cell(number: int, cell: Any) -> Cell:
     if not isinstance(cell, dict):
         raise _wrong(f"Cell {number} is not an object.")
     kind = cell.get("cell_type")
+    known = _KINDS.get(kind, "raw") if isinstance(kind, str) else "raw"
     # the one word in which format 3 differs
-    source = _source(number, cell["source"] if "source" in cell else cell.get("input"))
+    source = _source(number, cell["source"] if "source" in cell else cell.get("input"), known == "code")
     if kind == "heading":
         source = f"{'#' * _level(cell.get('level'))} {source}"
-    known = _KINDS.get(kind, "raw") if isinstance(kind, str) else "raw"
     return Cell(known, source, _grade_id(cell))
 
 
-def _source(number: int, source: Any) -> str:
+def _source(number: int, source: Any, code: bool) -> str:
     if source is None:
         raise _wrong(f"Cell {number} has no source.")
     lines = [source] if isinstance(source, str) else source
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise _wrong(f"Cell {number} has a source that is neither text nor a list of lines.")
     size = sum(map(len, lines))
-    if size > MAX_SOURCE:
+    if code and size > MAX_SOURCE:
         raise Unreadable(
             "oversize", f"Cell {number} has {size:,} characters; {MAX_SOURCE:,} is the most allowed."
         )
-    return _storable("".join(lines))
+    return _storable("".join(lines)[:MAX_SOURCE])
 
 
 def _level(level: Any) -> int:

@@ -94,17 +94,18 @@ def launcher(
             )  # fmt: skip
         try:
             ours.settimeout(120)
+            word = b""
             with suppress(OSError):
-                if ours.recv(1) == b"r":
-                    ours.settimeout(_OURS)
-                    room = no_room if unsafe else sandbox.room
-                    yield Launcher(process, ours, course, limits, tuple(hidden), room)
-                    return
-            process.kill()
-            said = process.stderr.read().decode(errors="replace").strip().splitlines()
-            raise SandboxError(
-                f"the process for notebooks does not start: {said[-1] if said else 'no reason'}"
-            )
+                word = ours.recv(1)
+            if word != b"r":
+                process.kill()
+                said = process.stderr.read().decode(errors="replace").strip().splitlines()
+                raise SandboxError(
+                    f"the process for notebooks does not start: {said[-1] if said else 'no reason'}"
+                )
+            ours.settimeout(_OURS)
+            room = no_room if unsafe else sandbox.room
+            yield Launcher(process, ours, course, limits, tuple(hidden), room)
         finally:
             process.kill()
             process.wait()
@@ -164,7 +165,7 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
             os.close(holder)
             os.close(tells)
             theirs.close()
-        started = _status(told, _OURS)
+        started = _status(told, _OURS) or ""
         word, _, process = started.partition("\n")[0].partition(" ")
         if word != "started":
             raise SandboxError(started or "no notebook could be started")
@@ -185,12 +186,13 @@ def _end_group(process: int) -> None:
         os.killpg(process, signal.SIGKILL)
 
 
-def _status(descriptor: int, seconds: float) -> str:
-    """What the process that stands outside of the sandbox has told so far."""
+def _status(descriptor: int, seconds: float) -> str | None:
+    """What the process that stands outside of the sandbox has told so far; None if it has told nothing yet,
+    empty if it is gone without a word more."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     if not poll.poll(1000 * seconds):
-        return ""
+        return None
     return os.read(descriptor, 2000).decode(errors="replace")
 
 
@@ -271,14 +273,19 @@ class Session:
             wire.send(self.channel, {**request, "seconds": seconds}, tensors, _OURS, wire.FROM_GRADER)
             answer, results = wire.receive(self.channel, seconds + _GRACE, _every(0.05, self._watch))
         except wire.WireTimeout:
+            if monotonic() > self.deadline:
+                raise self._late() from None
             raise Ended("timeout", f"ran longer than {seconds:g} s and could not be stopped") from None
         except wire.WireClosed:
             raise self._end() from None
         except wire.WireError:
             raise Ended("refused", "wrote to the grader's own channel") from None
         if monotonic() > self.deadline:
-            raise Ended("timeout", f"took more than {self.limits.total:g} s in all")
+            raise self._late()
         return answer, results
+
+    def _late(self) -> Ended:
+        return Ended("timeout", f"took more than {self.limits.total:g} s in all")
 
     def _watch(self) -> None:
         # what torch takes is not counted against anybody; it is shared with the process it was forked from
@@ -287,9 +294,18 @@ class Session:
             raise Ended("crashed", f"used more than {self.limits.memory / 2**20:,.0f} MiB of memory")
 
     def _end(self) -> Ended:
-        said = _status(self.told, 2.0).partition("\n")[0]
-        if not said:
+        """How the notebook's process ended.
+
+        Raises:
+            SandboxError: nobody can tell, for the process that would is gone; it stands outside, where no
+                notebook can reach it.
+        """
+        told = _status(self.told, 2.0)
+        if told is None:
             return Ended("refused", "closed the grader's own channel")
+        said = told.partition("\n")[0]
+        if not said:
+            raise SandboxError("the process that waits for a notebook's end is gone")
         code = int(said) if said.lstrip("-").isdigit() else None
         if code == -24:  # SIGXCPU
             return Ended("timeout", f"used more than {self.limits.total:g} s of processor time")

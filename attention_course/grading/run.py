@@ -27,6 +27,10 @@ class SchedulerError(RuntimeError):
     """The Dask scheduler cannot be used."""
 
 
+class StaleError(RuntimeError):
+    """A worker's verdict would not be what its key says."""
+
+
 class PreflightError(RuntimeError):
     """The official solution does not get what it deserves here: no verdict could be trusted."""
 
@@ -86,7 +90,7 @@ def grade_class(
         def requests() -> Iterator[dict]:
             for one in mine:
                 content = one.problem or source.read(one)
-                identity = _identity(one, content, assignment, seed)
+                identity = _identity(one, content, assignment, seed, unsafe)
                 if (one.student, identity["key"]) in done:
                     again = known[one.student, identity["key"]]
                     if latest[one.student]["key"] != identity["key"]:
@@ -102,7 +106,7 @@ def grade_class(
         with _workers(jobs, scheduler) as work:
             if mine:
                 solution = official(exercises, assignment.name)
-                identity = _identity(_OFFICIAL, solution, assignment, seed)
+                identity = _identity(_OFFICIAL, solution, assignment, seed, unsafe)
                 _preflight(work, request(solution, identity), out / PREFLIGHT, scheduler)
             slow = []
             for asked, record in work(requests()):
@@ -131,7 +135,7 @@ def _preflight(work: "Work", request: dict, path: Path, scheduler: str | None) -
     import torch
 
     machine = [platform.platform(), torch.backends.cpu.get_cpu_capability()]
-    setting = [request["key"], request["unsafe"], scheduler, *machine]
+    setting = [request["key"], scheduler, *machine]
     digest = {"passed": hashlib.sha256(json.dumps(setting).encode()).hexdigest()}
     with suppress(OSError, ValueError):
         if json.loads(path.read_bytes()) == digest:
@@ -159,12 +163,13 @@ def in_shard(student: str, shard: tuple[int, int]) -> bool:
     return int.from_bytes(digest[:8], "big") % shard[1] == shard[0] - 1
 
 
-def _identity(submission: Submission, content: bytes | Problem, assignment, seed: int) -> dict:
+def _identity(submission: Submission, content: bytes | Problem, assignment, seed: int, unsafe: bool) -> dict:
     from attention_course.grading.assignment import key
 
     if isinstance(content, Problem):
         content = f"{content.status} {content.message}".encode()
-    return {"student": submission.student, "name": submission.name, "key": key(assignment, content, seed)}
+    digest = key(assignment, content, seed, unsafe)
+    return {"student": submission.student, "name": submission.name, "key": digest}
 
 
 def _not_run(status: str, message: str, assignment, flags: Iterable[str] = ()) -> dict:
@@ -191,29 +196,34 @@ _ONE_AT_A_TIME = threading.Lock()
 
 def work(request: dict) -> dict:
     """The record of one request; never raises."""
+    identity = {name: request[name] for name in ("student", "name", "key")}
+    with _ONE_AT_A_TIME:
+        start = monotonic()  # waiting for another's turn is nobody's time
+        made = _graded(request)
+        made["flags"] = [*request["flags"], *made["flags"]]
+        return {**identity, **made, "seconds": round(monotonic() - start, 3)}
+
+
+def _graded(request: dict) -> dict:
+    from attention_course.grading.assignment import key, load
     from attention_course.grading.grade import grade, record
 
-    start = monotonic()
-    identity = {name: request[name] for name in ("student", "name", "key")}
+    content, seed, unsafe = base64.b64decode(request["content"]), request["seed"], request["unsafe"]
     try:
-        with _ONE_AT_A_TIME:
-            settings = ("exercises", "assignment", "unsafe")
-            assignment, launcher = _prepared(*(request[name] for name in settings), tuple(request["hidden"]))
-            graded = grade(base64.b64decode(request["content"]), assignment, request["seed"], launcher)
-            made = record(graded, assignment)
+        place = request["exercises"], request["assignment"]
+        assignment, launcher = _prepared(*place, unsafe, tuple(request["hidden"]))
+        if key(assignment, content, seed, unsafe) != request["key"]:
+            raise StaleError("this worker has another version of the course than the command: restart it")
+        return record(grade(content, assignment, seed, launcher), assignment)
     except BaseException as error:  # ours to mend, whatever it is: nobody loses a point for it
         if isinstance(error, KeyboardInterrupt):
             raise
         forget()
-        from attention_course.grading.assignment import load
-
         trouble = f"{type(error).__name__}: {error}"
         where = traceback.extract_tb(error.__traceback__)[-1]
         assignment = load(Path(request["exercises"]), request["assignment"])
         flag = f"grader: {trouble} ({Path(where.filename).name}, line {where.lineno})"[:300]
-        made = _not_run("infra_error", "The grader failed; this is not your fault.", assignment, [flag])
-    made["flags"] = [*request["flags"], *made["flags"]]
-    return {**identity, **made, "seconds": round(monotonic() - start, 3)}
+        return _not_run("infra_error", "The grader failed; this is not your fault.", assignment, [flag])
 
 
 #: (folder, assignment, unsafe, hidden) -> what it takes to grade it here, and how to end that
@@ -307,8 +317,8 @@ class _Pools:
         return self.pool
 
     def close(self) -> None:
-        if self.pool:
-            self.pool.shutdown()
+        if self.pool:  # what has not begun when a disk is full, or at Ctrl-C, never does
+            self.pool.shutdown(cancel_futures=True)
         self.pool = None
 
 

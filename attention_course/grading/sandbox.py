@@ -99,6 +99,9 @@ def room(
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             pass_fds=[tells], env={}, cwd="/",
         )  # fmt: skip
+    except BaseException:
+        os.close(told)
+        raise
     finally:
         os.close(tells)
     process = 0
@@ -164,8 +167,12 @@ def command(
     for path in _covered(hidden):
         if os.path.isdir(path):  # the course itself, with its answers, where it is installed
             call += ["--perms", "0755", "--tmpfs", path, "--remount-ro", path]
+        else:
+            call += ["--ro-bind", "/dev/null", path]
     call += ["--perms", "0755", "--dir", COURSE, "--ro-bind", str(course), COURSE, "--proc", "/proc"]
-    call += ["--dev", "/dev", "--remount-ro", "/dev", *disk, "/dev/shm"]
+    # what is mapped from /dev/zero and shared belongs to no process that could be counted
+    call += ["--dev", "/dev", "--dev-bind", "/dev/null", "/dev/zero", "--remount-ro", "/dev"]
+    call += [*disk, "/dev/shm"]
     return [*call, "--remount-ro", "/", "--chdir", "/tmp", "--", shutil.which("cat") or "/bin/cat"]
 
 
@@ -192,16 +199,18 @@ def _within(path: str, wanted: Iterable[str]) -> bool:
     return any(path == one or path.startswith(f"{one}/") for one in wanted if not os.path.islink(one))
 
 
-def _covered(hidden: Iterable[str]) -> Iterator[str]:
+def _covered(hidden: Iterable[str]) -> list[str]:
     """What must not be seen though it lies among what is visible: the course, which holds the answers,
     wherever it is installed, and what the instructor named."""
     places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
     if site.ENABLE_USER_SITE:
         places.add(site.getusersitepackages())
     courses = [str(Path(__file__).parents[1]), *(f"{place}/attention_course" for place in sorted(places))]
-    for path in dict.fromkeys(map(os.path.realpath, (*courses, *hidden))):
-        if os.path.isdir(path) and _within(path, visible()):
-            yield path
+    covered: list[str] = []
+    for path in sorted(map(os.path.realpath, (*courses, *hidden)), key=len):
+        if os.path.exists(path) and _within(path, visible()) and not _within(path, covered):
+            covered.append(path)
+    return covered
 
 
 # Entering -------------------------------------------------------------------------------------

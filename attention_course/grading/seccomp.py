@@ -1,8 +1,9 @@
 """Which calls of the system a notebook may not make: those that would get around the sandbox's limits.
 
 Namespaces and an unprivileged user keep a notebook from files and processes. What they leave open is
-memory that belongs to no process (memfd, System V), new namespaces with rights of their own, keys of
-whoever started the grader, and rarely used parts of the kernel in which holes were found before.
+memory that belongs to no process (memfd, System V, anonymous memory that is shared: a process can let go
+of it and keep it all the same), new namespaces with rights of their own, keys of whoever started the
+grader, and rarely used parts of the kernel in which holes were found before.
 """
 
 import ctypes
@@ -10,7 +11,7 @@ import errno
 import platform
 import struct
 
-#: machine -> its number in the kernel's audit, its calls that are refused, and three special ones
+#: machine -> its number in the kernel's audit, its calls that are refused, and special ones
 _MACHINES = {
     "x86_64": (
         0xC000003E,
@@ -20,7 +21,7 @@ _MACHINES = {
             "add_key": 248, "request_key": 249, "keyctl": 250, "userfaultfd": 323, "bpf": 321,
             "perf_event_open": 298,
         },
-        {"clone": 56, "clone3": 435, "prctl": 157},
+        {"clone": 56, "clone3": 435, "prctl": 157, "mmap": 9},
     ),
     "aarch64": (
         0xC00000B7,
@@ -30,7 +31,7 @@ _MACHINES = {
             "add_key": 217, "request_key": 218, "keyctl": 219, "userfaultfd": 282, "bpf": 280,
             "perf_event_open": 241,
         },
-        {"clone": 220, "clone3": 435, "prctl": 167},
+        {"clone": 220, "clone3": 435, "prctl": 167, "mmap": 222},
     ),
 }  # fmt: skip
 #: io_uring_setup and the newer calls for mounting have one number everywhere
@@ -38,10 +39,11 @@ _EVERYWHERE = (425, 428, 429, 430, 431, 432, 433, 442)
 #: CLONE_NEW*: cgroup, time, mounts, names, interprocess communication, users, processes, network
 _NEW_NAMESPACES = 0x7E020080
 _SET_DUMPABLE = 4  # a process that is not dumpable could not be counted
+_SHARED, _ANONYMOUS = 0x01, 0x20
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_OF, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL, _ERROR = 0x7FFF0000, 0x80000000, 0x00050000
-_CALL, _MACHINE, _FIRST_ARGUMENT = 0, 4, 16
+_CALL, _MACHINE, _ARGUMENTS = 0, 4, 16
 
 
 def known(machine: str = "") -> bool:
@@ -85,8 +87,15 @@ def filter_for(machine: str) -> bytes:
         lines += [(_EQUAL, 0, 1, call), (_RETURN, 0, 0, no)]
     # its flags lie in memory, where a filter cannot look; the C library then takes clone
     lines += [(_EQUAL, 0, 1, special["clone3"]), (_RETURN, 0, 0, _ERROR | errno.ENOSYS)]
-    for call, test, value in (("clone", _ANY_OF, _NEW_NAMESPACES), ("prctl", _EQUAL, _SET_DUMPABLE)):
-        lines += [(_EQUAL, 0, 4, special[call]), (_LOAD, 0, 0, _FIRST_ARGUMENT), (test, 0, 1, value)]
+    # refused where the low half of an argument passes all tests
+    for call, argument, *tests in (
+        ("clone", 0, (_ANY_OF, _NEW_NAMESPACES)),
+        ("prctl", 0, (_EQUAL, _SET_DUMPABLE)),
+        ("mmap", 3, (_ANY_OF, _SHARED), (_ANY_OF, _ANONYMOUS)),
+    ):
+        left = len(tests)
+        lines += [(_EQUAL, 0, left + 3, special[call]), (_LOAD, 0, 0, _ARGUMENTS + 8 * argument)]
+        lines += [(test, 0, left - place, value) for place, (test, value) in enumerate(tests)]
         lines += [(_RETURN, 0, 0, no), (_RETURN, 0, 0, _ALLOW)]
     lines += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("@HBBI", *line) for line in lines)

@@ -1,12 +1,13 @@
 """What of the course a notebook sees in its sandbox: what its given cells use, and nothing beside.
 
 A notebook may be handed one function of a module that also holds answers. So a module is shown with
-the names that are used of it, and with what these stand on: its other definitions are left out. Data
-that a notebook imports (``attention_course.lab``) are shown whole.
+the names that are used of it, and with what these stand on: its other definitions are left out. Where
+one of them is asked for, because a demonstration calls it, all functions of the module are shown as
+stubs. Data that a notebook imports (``attention_course.lab``) are shown whole.
 """
 
 import ast
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 _COURSE = Path(__file__).parents[1]
@@ -17,8 +18,12 @@ _HIDDEN = (f"{_ROOT}.checks", f"{_ROOT}.grading")
 Wanted = tuple[str, str | None]
 
 
-def shown(cells: Sequence[str]) -> dict[str, bytes]:
-    """Path within ``attention_course`` -> content of all that the Python of ``cells`` uses of the course."""
+def shown(cells: Sequence[str], asked_for: Collection[str]) -> dict[str, bytes]:
+    """Path within ``attention_course`` -> content of all that the Python of ``cells`` uses of the course.
+
+    Args:
+        asked_for: names of functions that must not be shown.
+    """
     trees = [ast.parse(source) for source in cells]
     asked: dict[str, set[str | None]] = {_ROOT: set()}
     waiting = list(_uses([node for tree in trees for node in ast.walk(tree)], whole_data=True))
@@ -30,9 +35,9 @@ def shown(cells: Sequence[str]) -> dict[str, bytes]:
         if module != _ROOT:
             waiting.append((module.rpartition(".")[0], ""))
         asked.setdefault(module, set()).add(name)
-        waiting += _uses(_nodes(_kept(path.read_text(encoding="utf-8"), asked[module])))
+        waiting += _uses(_nodes(_kept(path.read_text(encoding="utf-8"), asked[module], asked_for)))
     return {
-        str(path.relative_to(_COURSE)): _text(path, names)
+        str(path.relative_to(_COURSE)): _text(path, names, asked_for)
         for module, names in asked.items()
         if (path := _path(module))
     }
@@ -43,11 +48,11 @@ def is_module(name: str) -> bool:
     return _path(name) is not None
 
 
-def _text(path: Path, names: set[str | None]) -> bytes:
+def _text(path: Path, names: set[str | None], asked_for: Collection[str]) -> bytes:
     content = path.read_text(encoding="utf-8")
-    if None in names:
+    if None in names and not _defines(ast.parse(content).body, asked_for):
         return content.encode()
-    return (ast.unparse(ast.Module(_kept(content, names), [])) + "\n").encode()
+    return (ast.unparse(ast.Module(_kept(content, names, asked_for), [])) + "\n").encode()
 
 
 def _path(module: str) -> Path | None:
@@ -126,9 +131,24 @@ def _bound_in(module: str) -> set[str]:
     return {name for one in ast.parse(path.read_text(encoding="utf-8")).body for name in _binds(one)}
 
 
-def _kept(content: str, names: set[str | None]) -> list[ast.stmt]:
-    """The module's statements that define ``names``, and those on which these stand."""
+def _kept(content: str, names: set[str | None], asked_for: Collection[str]) -> list[ast.stmt]:
+    """The module's statements that define ``names``, and those on which these stand; without answers."""
     body = [one for one in ast.parse(content).body if "__all__" not in _binds(one)]
+    kept = _closure(body, names)
+    if not _defines(kept, asked_for):
+        return kept
+    for node in _nodes(body):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = ast.parse("raise NotImplementedError('not shown here: it is asked for')").body
+    return _closure(body, names)
+
+
+def _defines(statements: Iterable[ast.stmt], names: Collection[str]) -> bool:
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    return any(isinstance(one, kinds) and one.name in names for one in statements)
+
+
+def _closure(body: list[ast.stmt], names: set[str | None]) -> list[ast.stmt]:
     if None in names:
         return body
     needed, kept = set(names), set()

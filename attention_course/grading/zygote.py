@@ -46,6 +46,9 @@ def _import(modules: list[str]) -> None:
         package.__path__ = [str(folder.joinpath(*name.split(".")[1:]))]
         package.__spec__ = importlib.machinery.ModuleSpec(name, None, is_package=True)
         sys.modules[name] = package
+        parent, _, own = name.rpartition(".")
+        if parent:  # as after an import: attention_course.checks.check(...) is found
+            setattr(sys.modules[parent], own, package)
     for name in _OURS:
         importlib.import_module(name)
     import torch
