@@ -19,7 +19,7 @@ RUNS := $(CURDIR)/_build/runs
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test notebook replicate serve lab tidy repository clean distclean
+.PHONY: help environment book test notebook gpu replicate serve lab tidy repository clean distclean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,7 @@ book: environment ## run every notebook and build the book, warnings are errors
 	@ATTENTION_COURSE_KEEP_RUNS=$(RUNS) $(RUN)/jupyter-book build . -W -n --keep-going || { rm -rf _build/.doctrees; echo "The book was not built: see the warnings and errors above." >&2; exit 1; }
 	@echo
 	@$(BIN)/python book/_ext/claims_summary.py
+	@$(BIN)/python book/_ext/plain_copies.py
 	@echo "The book is in $(PAGES). Open file://$(CURDIR)/$(PAGES)/index.html, or run make serve."
 
 test: book ## run every test: package, exercises, notebooks, built pages (again: make test FORCE=1)
@@ -58,6 +59,13 @@ test: book ## run every test: package, exercises, notebooks, built pages (again:
 		date "+%Y-%m-%d %H:%M" > _build/tested.when; \
 		echo "$$state" > _build/tested; \
 	fi
+
+gpu: environment ## what waits for a GPU: its tests, the whole book beside it, the kernels' benchmarks
+	$(BIN)/python -c 'import torch, sys; sys.exit(0 if torch.cuda.is_available() else "torch sees no CUDA device here")'
+	$(PYTEST) -m gpu tests
+	$(MAKE) book
+	$(BIN)/python benchmarks/attention.py --device cuda
+	$(BIN)/torchrun --nproc-per-node gpu --module pytest -m gpu tests/test_ring.py
 
 replicate: environment ## run notebooks under other seeds and arithmetic (ONLY="02 07" REPLICATIONS=12 CORES=2)
 	@$(BIN)/python benchmarks/replicate.py $(ONLY) $(if $(REPLICATIONS),--replications $(REPLICATIONS)) $(if $(CORES),--cores $(CORES))

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attention_course import kernels, masks
+from attention_course.inputs import check_attention, check_mask, check_share
 from attention_course.scores import scaled_dot
 
 Score = Callable[[Tensor, Tensor], Tensor]
@@ -24,7 +25,7 @@ def masked_softmax(
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
     if mask is not None:
-        _check_mask(mask, scores.shape)
+        check_mask(mask, scores.shape, scores)
         wide = wide.masked_fill(~mask, -torch.inf)
     blind = (wide == -torch.inf).all(dim=-1, keepdim=True)  # softmax of nothing but -inf is NaN
     weights = wide.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
@@ -57,7 +58,7 @@ def attend(
     any callable of ``attention_course.scores``' form. Masked keys and values must still be finite.
     Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes or devices that do not fit.
     """
-    _check_inputs(query, key, value)
+    check_attention(query, key, value)
     scores = score(query, key)
     weights = masked_softmax(scores, mask)
     context = mix(weights, value)
@@ -92,19 +93,7 @@ def scaled_dot_product_attention(
     chooses. All can be differentiated once, "reference" as often as you like. Raises a ``ValueError``
     or ``TypeError`` for shapes, dtypes, devices or options that do not fit.
     """
-    _check_inputs(query, key, value, enable_gqa=enable_gqa)
-    if not 0.0 <= dropout_p < 1.0:
-        raise ValueError(f"dropout_p must be at least 0 and below 1, got {dropout_p}")
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            "query and key must have the same width, got "
-            f"query {tuple(query.shape)} and key {tuple(key.shape)}"
-        )
-    if attn_mask is not None:
-        leading = query.shape[:-2]
-        if not enable_gqa:
-            leading = torch.broadcast_shapes(leading, key.shape[:-2])
-        _check_mask(attn_mask, (*leading, query.shape[-2], key.shape[-2]), floating=True)
+    _check(query, key, value, attn_mask, dropout_p, enable_gqa)
     kernel = kernels.choose(backend, query, key, value, attn_mask, dropout_p=dropout_p, window=window)
     options = {"is_causal": is_causal, "scale": scale, "window": window}
     if kernel == "fused":
@@ -150,58 +139,13 @@ def _repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:
     return tensor.repeat_interleave(num_heads // tensor.shape[-3], dim=-3)
 
 
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor, *, enable_gqa: bool = False) -> None:
-    named = {"query": query, "key": key, "value": value}
-    for name, tensor in named.items():
-        if not isinstance(tensor, Tensor):
-            raise TypeError(f"{name} must be a tensor, got {type(tensor).__name__}")
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
-        if tensor.dim() < 2:
-            raise ValueError(f"{name} must have shape [..., T, d], got {tuple(tensor.shape)}")
-        if tensor.device != query.device:
-            raise ValueError(f"{name} must be on the query's device {query.device}, got {tensor.device}")
-        # Under autocast some inputs come from narrowed layers and others do not.
-        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
-            raise TypeError(f"{name} must have the query's dtype {query.dtype}, got {tensor.dtype}")
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(
-            "key and value must have the same length, got "
-            f"key {tuple(key.shape)} and value {tuple(value.shape)}"
-        )
-    leading = [tensor.shape[:-2] for tensor in named.values()]
-    if enable_gqa:
-        _check_head_counts(*leading)
-        leading = [shape[:-1] for shape in leading]
-    if leading[0] == leading[1] == leading[2]:
-        return  # broadcast_shapes takes as long as all other checks together
-    try:
-        torch.broadcast_shapes(*leading)
-    except RuntimeError as error:
-        shapes = ", ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in named.items())
-        raise ValueError(f"leading dimensions must broadcast, got {shapes}") from error
-
-
-def _check_head_counts(query: torch.Size, key: torch.Size, value: torch.Size) -> None:
-    if not (query and key and value):
-        raise ValueError("enable_gqa needs a dimension for the heads: [..., H, T, d]")
-    if key[-1] != value[-1] or key[-1] == 0 or query[-1] % key[-1] != 0:
-        raise ValueError(
-            "with enable_gqa key and value need the same number of heads, a divisor of the query's, "
-            f"got query {query[-1]}, key {key[-1]}, value {value[-1]}"
-        )
-
-
-def _check_mask(mask: Tensor, shape: tuple[int, ...], *, floating: bool = False) -> None:
-    """Refuse a mask of the wrong kind, or one that would stretch the scores instead of covering them."""
-    if mask.dtype != torch.bool and not (floating and mask.is_floating_point()):
-        kinds = "boolean (True = may look) or floating point" if floating else "boolean (True = may look)"
-        raise TypeError(f"the mask must be {kinds}, got {mask.dtype}")
-    try:
-        fits = torch.broadcast_shapes(mask.shape, shape) == tuple(shape)
-    except RuntimeError:
-        fits = False
-    if not fits:
-        raise ValueError(
-            f"the mask must broadcast to the scores' shape {tuple(shape)}, got {tuple(mask.shape)}"
-        )
+def _check(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, dropout_p: float, enable_gqa: bool
+) -> None:
+    check_attention(query, key, value, enable_gqa=enable_gqa, same_width=True)
+    check_share("dropout_p", dropout_p)
+    if attn_mask is not None:
+        leading = query.shape[:-2]
+        if not enable_gqa:
+            leading = torch.broadcast_shapes(leading, key.shape[:-2])
+        check_mask(attn_mask, (*leading, query.shape[-2], key.shape[-2]), query, floating=True)

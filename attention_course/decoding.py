@@ -14,6 +14,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from attention_course.device import widest
+from attention_course.inputs import check_at_least
+from attention_course.kernels import row
 from attention_course.positions import Learned
 from attention_course.transformer import LanguageModel
 
@@ -47,7 +50,7 @@ class KeyValueCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        _check_sizes(batch=batch, num_kv_heads=num_kv_heads, max_length=max_length, d_k=d_k)
+        check_at_least(1, batch=batch, num_kv_heads=num_kv_heads, max_length=max_length, d_k=d_k)
         self.keys = torch.empty(batch, num_kv_heads, max_length, d_k, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.length = 0
@@ -92,7 +95,7 @@ class WindowCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        _check_sizes(batch=batch, num_kv_heads=num_kv_heads, window=window, d_k=d_k)
+        check_at_least(1, batch=batch, num_kv_heads=num_kv_heads, window=window, d_k=d_k)
         self.keys = torch.empty(batch, num_kv_heads, window, d_k, dtype=dtype, device=device)
         self.values = torch.empty_like(self.keys)
         self.window = window
@@ -155,6 +158,7 @@ def caches_for(
     for layer in model.stack.layers:
         attention, weight = layer.attention, layer.attention.key_projection.weight
         ring = layer.window is not None and layer.window < max_length
+        ring = ring and attention.score_bias is None  # which needs the keys in their order
         caches.append(
             (WindowCache if ring else KeyValueCache)(
                 batch,
@@ -210,14 +214,15 @@ def top_p(logits: Logits, p: float) -> Logits:
     """Return the logits with all at -inf but the fewest whose probabilities sum to p (Holtzman et al. 2020).
 
     They are taken from the most likely downwards, of equal ones the first, and at least one stays.
-    Sums are those of float64. Raises a ``ValueError`` unless p is above 0 and at most 1.
+    Sums are those of the widest dtype the device has. Raises a ``ValueError`` unless p is above 0 and
+    at most 1.
     """
     if not 0.0 < p <= 1.0:
         raise ValueError(f"top_p must be above 0 and at most 1, got {p}")
     if p == 1.0:
         return logits  # a rounded sum could reach 1 before the last token
     sorted_logits, order = logits.sort(dim=-1, descending=True, stable=True)
-    sums = sorted_logits.double().softmax(dim=-1).cumsum(dim=-1)
+    sums = sorted_logits.to(widest(logits.device)).softmax(dim=-1).cumsum(dim=-1)
     before = F.pad(sums[..., :-1], (1, 0))  # what the more likely ones sum to; 0 for the first
     return sorted_logits.masked_fill(before >= p, -torch.inf).gather(-1, order.argsort(dim=-1))
 
@@ -278,6 +283,7 @@ def generate(
     more tokens than the model has positions, and a model in training mode (call ``model.eval()``).
     """
     _check_task(model, prompt, steps)
+    model = row.spread(model)
     batch, T = prompt.shape
     caches = caches_for(  # nobody reads the last token
         model, batch=batch, max_length=T + steps - 1, dtype=_dtype_of_rows(model)
@@ -313,20 +319,13 @@ def _check_task(model: LanguageModel, prompt: Tensor, steps: int) -> None:
         raise ValueError("model must be causal, got one in which every token sees all others")
     if prompt.dim() != 2 or prompt.shape[1] == 0:
         raise ValueError(f"prompt must have shape [B, T] with at least one token, got {tuple(prompt.shape)}")
-    if steps < 1:
-        raise ValueError(f"steps must be at least 1, got {steps}")
+    check_at_least(1, steps=steps)
     positions, needed = model.embedding.positions, prompt.shape[1] + steps - 1
     if isinstance(positions, Learned) and needed > len(positions.table):
         raise ValueError(
             f"a prompt of {prompt.shape[1]} tokens and steps={steps} need {needed} positions, "
             f"the model has {len(positions.table)}"
         )
-
-
-def _check_sizes(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if size < 1:
-            raise ValueError(f"{name} must be at least 1, got {size}")
 
 
 def _check_rows(key: Tensor, value: Tensor, store: Tensor) -> None:

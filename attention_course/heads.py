@@ -2,12 +2,12 @@
 
 from typing import Protocol, runtime_checkable
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from attention_course import masks
 from attention_course.attention import attention_weights, scaled_dot_product_attention
-from attention_course.kernels.row import Linear
+from attention_course.inputs import check_share, check_width
 
 
 @runtime_checkable
@@ -30,12 +30,34 @@ class Cache(Protocol):
         ...
 
 
+@runtime_checkable
+class Rotation(Protocol):
+    """What turns queries and keys by where they stand, such as ``positions.Rotary``."""
+
+    def __call__(self, x: Float[Tensor, "... h T d_k"], *, start: int) -> Float[Tensor, "... h T d_k"]:
+        """Return x turned, for the positions ``start`` onwards."""
+        ...
+
+
+@runtime_checkable
+class ScoreBias(Protocol):
+    """What adds to the scores, such as ``positions.ALiBi``."""
+
+    def __call__(
+        self, query: Float[Tensor, "... h T_q d_k"], key: Float[Tensor, "... h_kv T_k d_k"]
+    ) -> Float[Tensor, "... h T_q T_k"]:
+        """Return what to add to the scaled scores, the last query standing at the last key."""
+        ...
+
+
 class MultiHeadAttention(nn.Module):
     """Attention of ``num_heads`` heads of width d_model / num_heads (Vaswani et al. 2017, section 3.2.2).
 
     With ``num_kv_heads`` below ``num_heads``, groups of query heads share a key and a value head
-    (Ainslie et al. 2023); with 1 it is multi-query attention (Shazeer 2019). ``dropout`` applies to the
-    weights, in training only. Raises a ``ValueError`` when the heads do not divide.
+    (Ainslie et al. 2023); with 1 it is multi-query attention (Shazeer 2019). ``rotation`` turns queries
+    and keys by their positions and ``score_bias`` adds to the scores: with either, it is self-attention
+    only. ``dropout`` applies to the weights, in training only. Raises a ``ValueError`` when the heads do
+    not divide.
     """
 
     def __init__(
@@ -45,6 +67,8 @@ class MultiHeadAttention(nn.Module):
         *,
         num_kv_heads: int | None = None,
         bias: bool = True,
+        rotation: Rotation | None = None,
+        score_bias: ScoreBias | None = None,
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
@@ -55,15 +79,15 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"num_kv_heads must divide num_heads, got num_heads={num_heads}, num_kv_heads={num_kv_heads}"
             )
-        if not 0.0 <= dropout < 1.0:
-            raise ValueError(f"dropout must be at least 0 and below 1, got {dropout}")
+        check_share("dropout", dropout)
         self.d_model, self.num_heads, self.num_kv_heads = d_model, num_heads, num_kv_heads
+        self.rotation, self.score_bias = rotation, score_bias
         self.dropout = dropout
         d_k = d_model // num_heads
-        self.query_projection = Linear(d_model, num_heads * d_k, bias=bias)
-        self.key_projection = Linear(d_model, num_kv_heads * d_k, bias=bias)
-        self.value_projection = Linear(d_model, num_kv_heads * d_k, bias=bias)
-        self.output_projection = Linear(num_heads * d_k, d_model, bias=bias)
+        self.query_projection = nn.Linear(d_model, num_heads * d_k, bias=bias)
+        self.key_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
+        self.value_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
+        self.output_projection = nn.Linear(num_heads * d_k, d_model, bias=bias)
 
     def forward(
         self,
@@ -92,15 +116,11 @@ class MultiHeadAttention(nn.Module):
         join the cache's, and T_k counts all tokens so far. It serves causal self-attention without
         ``attn_mask``; anything else is a ``ValueError``.
         """
-        if cache is not None:
-            _check_cached(cache, key, value, attn_mask, is_causal, window)
+        self._check(key, value, attn_mask, is_causal, window, cache)
         key = query if key is None else key
         value = key if value is None else value
         for name, tensor in (("query", query), ("key", key), ("value", value)):
-            if tensor.dim() < 2 or tensor.shape[-1] != self.d_model:
-                raise ValueError(
-                    f"{name} must have shape [..., T, d_model={self.d_model}], got {tuple(tensor.shape)}"
-                )
+            check_width(name, tensor, self.d_model, axis="d_model=")
         if attn_mask is not None and 2 < attn_mask.dim() <= query.dim():
             _check_without_heads(attn_mask, query)
             attn_mask = attn_mask.unsqueeze(-3)  # the same for every head
@@ -108,8 +128,13 @@ class MultiHeadAttention(nn.Module):
         query = _split(self.query_projection(query), self.num_heads)  # [..., h, T_q, d_k]
         key = _split(self.key_projection(key), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
         value = _split(self.value_projection(value), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
+        if self.rotation is not None:
+            start = 0 if cache is None else cache.length
+            query, key = self.rotation(query, start=start), self.rotation(key, start=start)
         if cache is not None:
             key, value = cache.extend(key, value)
+        if self.score_bias is not None:
+            attn_mask = masks.with_bias(attn_mask, self.score_bias(query, key), query)
         T_q, T_k = query.shape[-2], key.shape[-2]
         if T_q == 1:
             is_causal = False  # the last query sees every key: no mask to build in each step of decoding
@@ -133,74 +158,28 @@ class MultiHeadAttention(nn.Module):
         weights = attention_weights(query, key, attn_mask, enable_gqa=grouped, **structure)
         return output, weights if cache is None else cache.spread(weights)
 
-    @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention) -> "MultiHeadAttention":
-        """Return the module that computes what ``module`` computes, with a copy of its weights.
-
-        ``nn.MultiheadAttention`` reads masks the other way round: see ``masks.from_torch_blocked``.
-        Raises a ``ValueError`` for widths of its own (kdim, vdim) and extra key and value rows
-        (add_bias_kv, add_zero_attn), which have no counterpart here.
-        """
-        if module.in_proj_weight is None:
-            raise ValueError("kdim and vdim must equal embed_dim to be converted")
-        if module.bias_k is not None or module.add_zero_attn:
-            raise ValueError("add_bias_kv and add_zero_attn have no counterpart here")
-        bias = module.in_proj_bias is not None
-        ours = cls(module.embed_dim, module.num_heads, bias=bias, dropout=module.dropout)
-        ours.to(module.in_proj_weight)  # dtype and device
-        ours.load_state_dict(state_from_torch(module.state_dict()))
-        return ours.train(module.training)
-
-    def to_torch(self) -> nn.MultiheadAttention:
-        """Return the ``nn.MultiheadAttention`` (batch first) with a copy of these weights.
-
-        Raises a ``ValueError`` for grouped heads, which torch's module does not have.
-        """
-        if self.num_kv_heads != self.num_heads:
+    def _check(
+        self,
+        key: Tensor | None,
+        value: Tensor | None,
+        attn_mask: Tensor | None,
+        is_causal: bool,
+        window: int | None,
+        cache: Cache | None,
+    ) -> None:
+        if key is not None and (self.rotation is not None or self.score_bias is not None):
             raise ValueError(
-                "nn.MultiheadAttention has as many key heads as query heads, got "
-                f"num_heads={self.num_heads}, num_kv_heads={self.num_kv_heads}"
+                "key must be None with rotation or score_bias: the query's positions say nothing of another "
+                "sequence's"
             )
-        weight = self.query_projection.weight
-        theirs = nn.MultiheadAttention(
-            self.d_model,
-            self.num_heads,
-            dropout=self.dropout,
-            bias=self.query_projection.bias is not None,
-            batch_first=True,
-        ).to(weight)
-        theirs.load_state_dict(state_to_torch(self.state_dict()))
-        return theirs.train(self.training)
-
-
-_INPUTS = ("query_projection", "key_projection", "value_projection")
-
-
-def state_from_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return an ``nn.MultiheadAttention``'s state dict under ``MultiHeadAttention``'s names.
-
-    torch stacks the three input projections, each [d_model, d_model], into one.
-    """
-    ours = {}
-    for kind in ("weight", "bias"):
-        if f"in_proj_{kind}" in state:
-            ours |= zip(
-                (f"{name}.{kind}" for name in _INPUTS),
-                state[f"in_proj_{kind}"].chunk(3),
-                strict=True,
+        if cache is None:
+            return
+        _check_cached(cache, key, value, attn_mask, is_causal, window)
+        if self.score_bias is not None and cache.window is not None:
+            raise ValueError(
+                "score_bias needs a cache of all tokens in their order, got one that keeps the last "
+                f"{cache.window} as they come"
             )
-            ours[f"output_projection.{kind}"] = state[f"out_proj.{kind}"]
-    return ours
-
-
-def state_to_torch(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return a ``MultiHeadAttention``'s state dict under ``nn.MultiheadAttention``'s names."""
-    theirs = {}
-    for kind in ("weight", "bias"):
-        if f"output_projection.{kind}" in state:
-            theirs[f"in_proj_{kind}"] = torch.cat([state[f"{name}.{kind}"] for name in _INPUTS])
-            theirs[f"out_proj.{kind}"] = state[f"output_projection.{kind}"]
-    return theirs
 
 
 def _check_cached(

@@ -18,13 +18,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attention_course import masks
+from attention_course.device import without_autocast
+from attention_course.inputs import check_at_least, check_attention
 
 FeatureMap = Callable[[Tensor], Tensor]
-Query = Float[Tensor, "... T_q d_k"]
-Key = Float[Tensor, "... T_k d_k"]
-Value = Float[Tensor, "... T_k d_v"]
-Context = Float[Tensor, "... T_q d_v"]
-Mask = Bool[Tensor, "..."] | None
 
 CHUNK = 64
 
@@ -37,8 +34,8 @@ def _wide(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def wide(query: Tensor, key: Tensor, value: Tensor, *arguments: Any, **options: Any) -> Any:
-        _check_inputs(query, key, value)
-        with torch.autocast(query.device.type, enabled=False):
+        check_attention(query, key, value, same_width=True)
+        with without_autocast(query.device):
             return function(query, key, value, *arguments, **options)
 
     return wide
@@ -62,15 +59,15 @@ def elu_plus_one(x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 @_wide
 def linear_attention(
-    query: Query,
-    key: Key,
-    value: Value,
+    query: Float[Tensor, "... T_q d_k"],
+    key: Float[Tensor, "... T_k d_k"],
+    value: Float[Tensor, "... T_k d_v"],
     *,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Mask = None,
+    mask: Bool[Tensor, "..."] | None = None,
     is_causal: bool = False,
     chunk: int | None = None,
-) -> Context:
+) -> Float[Tensor, "... T_q d_v"]:
     """Return the values mixed with weights in proportion to φ(q)·φ(k), in time linear in T.
 
     Katharopoulos et al. 2020, equation 6; with ``is_causal`` equation 12, in chunks of ``chunk``
@@ -103,7 +100,7 @@ def recurrent(
     state: LinearState | None = None,
     *,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Mask = None,
+    mask: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "... T d_v"], LinearState]:
     """Return ``(context, state)`` of causal linear attention, one token after the other.
 
@@ -131,7 +128,7 @@ def chunked(
     *,
     chunk: int = CHUNK,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Mask = None,
+    mask: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "... T d_v"], LinearState]:
     """Return what ``recurrent`` returns, ``chunk`` tokens at a time.
 
@@ -147,14 +144,14 @@ def chunked(
 
 @_wide
 def linear_attention_quadratic(
-    query: Query,
-    key: Key,
-    value: Value,
+    query: Float[Tensor, "... T_q d_k"],
+    key: Float[Tensor, "... T_k d_k"],
+    value: Float[Tensor, "... T_k d_v"],
     *,
     feature_map: FeatureMap = elu_plus_one,
     mask: Bool[Tensor, "..."] | None = None,
     is_causal: bool = False,
-) -> tuple[Context, Float[Tensor, "... T_q T_k"]]:
+) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` by the definition, every pair of tokens computed: to see the weights.
 
     Katharopoulos et al. 2020, equation 4 with φ(q)·φ(k) as similarity. Shapes as in
@@ -171,7 +168,7 @@ def linear_attention_quadratic(
 
 
 def _features(
-    query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap, mask: Mask
+    query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap, mask: Bool[Tensor, "..."] | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """φ(query), φ(key) and value, wide; keys behind the mask have no features at all."""
     wide = functools.reduce(torch.promote_types, (query.dtype, key.dtype, value.dtype), torch.float32)
@@ -203,8 +200,7 @@ def _chunks(
     start: LinearState,
     chunk: int,
 ) -> tuple[Float[Tensor, "... T d_v"], LinearState]:
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, got {chunk}")
+    check_at_least(1, chunk=chunk)
     T = q.shape[-2]
     number = -(-T // chunk)
     # Rows of zeros fill up the last chunk: without features, they add nothing to any sum.
@@ -241,9 +237,9 @@ def _checked(state: LinearState | None, k: Tensor, v: Tensor) -> LinearState:
     empty = _sums(k[..., :0, :], v[..., :0, :])
     if state is None:
         return empty
-    for name, came, wanted in zip(LinearState._fields, state, empty, strict=True):
-        if came.shape != wanted.shape:
-            raise ValueError(f"state.{name} must have shape {tuple(wanted.shape)}, got {tuple(came.shape)}")
+    for name, sums, fitting in zip(LinearState._fields, state, empty, strict=True):
+        if sums.shape != fitting.shape:
+            raise ValueError(f"state.{name} must have shape {tuple(fitting.shape)}, got {tuple(sums.shape)}")
     return state
 
 
@@ -253,25 +249,3 @@ def _one_length(q: Tensor, k: Tensor) -> int:
             f"query and key must have the same length, got {q.shape[-2]} queries and {k.shape[-2]} keys"
         )
     return q.shape[-2]
-
-
-def _check_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
-    named = {"query": query, "key": key, "value": value}
-    for name, tensor in named.items():
-        if not tensor.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {tensor.dtype}")
-        # Under autocast some inputs come from narrowed layers and others do not.
-        if tensor.dtype != query.dtype and not torch.is_autocast_enabled(query.device.type):
-            raise TypeError(f"{name} must have the query's dtype {query.dtype}, got {tensor.dtype}")
-        if tensor.dim() < 2:
-            raise ValueError(f"{name} must have shape [..., T, d], got {tuple(tensor.shape)}")
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            "query and key must have the same width, got "
-            f"query {tuple(query.shape)} and key {tuple(key.shape)}"
-        )
-    if key.shape[-2] != value.shape[-2]:
-        raise ValueError(
-            "key and value must have the same length, got "
-            f"key {tuple(key.shape)} and value {tuple(value.shape)}"
-        )

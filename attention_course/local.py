@@ -15,12 +15,6 @@ from attention_course.attention import Score, attend, mix
 from attention_course.scores import dot
 
 Centres = Float[Tensor, "... T_q"] | Int[Tensor, "... T_q"]
-Query = Float[Tensor, "... T_q d_q"]
-Key = Float[Tensor, "... T_k d_k"]
-Value = Float[Tensor, "... T_k d_v"]
-Context = Float[Tensor, "... T_q d_v"]
-Weights = Float[Tensor, "... T_q T_k"]
-Mask = Bool[Tensor, "..."] | None
 
 
 def window(centres: Centres, T_k: int, reach: int) -> Bool[Tensor, "... T_q T_k"]:
@@ -34,7 +28,7 @@ def window(centres: Centres, T_k: int, reach: int) -> Bool[Tensor, "... T_q T_k"
     return _offsets(centres, T_k).abs() <= reach
 
 
-def gaussian(centres: Centres, T_k: int, reach: int) -> Weights:
+def gaussian(centres: Centres, T_k: int, reach: int) -> Float[Tensor, "... T_q T_k"]:
     """Return exp(-(j - p)² / 2σ²) for every key j, with σ = reach / 2 (Luong et al. 2015, equation 10).
 
     Shapes: centres [..., T_q] -> [..., T_q, T_k]; 1 at the centre, e⁻² at the window's rim. Raises a
@@ -45,7 +39,7 @@ def gaussian(centres: Centres, T_k: int, reach: int) -> Weights:
 
 
 def predicted_centres(
-    query: Query,
+    query: Float[Tensor, "... T_q d_q"],
     lengths: Int[Tensor, "..."],
     weight: Float[Tensor, "d_q hidden"],
     v: Float[Tensor, " hidden"],
@@ -70,15 +64,15 @@ def predicted_centres(
 
 
 def attend_window(
-    query: Query,
-    key: Key,
-    value: Value,
+    query: Float[Tensor, "... T_q d_q"],
+    key: Float[Tensor, "... T_k d_k"],
+    value: Float[Tensor, "... T_k d_v"],
     centres: Centres,
     *,
     reach: int,
-    mask: Mask = None,
+    mask: Bool[Tensor, "..."] | None = None,
     score: Score = dot,
-) -> tuple[Context, Weights]:
+) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` over the keys near each query's centre; rows sum to 1.
 
     With centres 0, 1, 2, … this is local-m (Luong et al. 2015, section 3.2). Shapes as in ``attend``,
@@ -91,15 +85,15 @@ def attend_window(
 
 
 def attend_gaussian(
-    query: Query,
-    key: Key,
-    value: Value,
+    query: Float[Tensor, "... T_q d_q"],
+    key: Float[Tensor, "... T_k d_k"],
+    value: Float[Tensor, "... T_k d_v"],
     centres: Centres,
     *,
     reach: int,
-    mask: Mask = None,
+    mask: Bool[Tensor, "..."] | None = None,
     score: Score = dot,
-) -> tuple[Context, Weights]:
+) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` near each centre, times a Gaussian (Luong et al. 2015, equation 10).
 
     The Gaussian multiplies the weights *after* the softmax, so a row sums to less than 1. It is also

@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attention_course.inputs import check_range
+
 Mask = Bool[Tensor, "... T_q T_k"]
 
 
@@ -22,8 +24,7 @@ def padding(lengths: Int[Tensor, " batch"], T: int) -> Bool[Tensor, "batch 1 T"]
         raise TypeError(f"lengths must be integers, got {lengths.dtype}")
     if lengths.dim() != 1:
         raise ValueError(f"lengths must have shape [batch], got {tuple(lengths.shape)}")
-    if lengths.numel() and (lengths.min() < 0 or lengths.max() > T):
-        raise ValueError(f"lengths must lie between 0 and T = {T}, got {lengths.min()} to {lengths.max()}")
+    check_range("lengths", lengths, 0, T, f"T = {T}")
     return (torch.arange(T, device=lengths.device) < lengths[:, None]).unsqueeze(-2)
 
 
@@ -197,6 +198,24 @@ def with_structure(
     if attn_mask is not None and attn_mask.is_floating_point():
         return attn_mask.masked_fill(~structure, -torch.inf)
     return combine(attn_mask, structure)
+
+
+def with_bias(
+    attn_mask: Bool[Tensor, "..."] | Float[Tensor, "..."] | None,
+    bias: Float[Tensor, "... T_q T_k"],
+    query: Float[Tensor, "... T_q d_k"],
+) -> Float[Tensor, "..."]:
+    """Return the floating-point mask that adds ``bias`` where ``attn_mask`` allows, and -inf elsewhere.
+
+    A floating-point ``attn_mask`` is added to the bias. The result has at least as many axes as ``query``,
+    because torch's fast kernels want the mask's as well.
+    """
+    bias = bias.reshape((1,) * (query.dim() - bias.dim()) + bias.shape)
+    if attn_mask is None:
+        return bias
+    if attn_mask.is_floating_point():
+        return attn_mask + bias
+    return torch.where(attn_mask, bias, -torch.inf)
 
 
 def _band(

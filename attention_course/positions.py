@@ -1,15 +1,19 @@
 """Where does a token stand?
 
 Attention treats its keys as a set. Positions come in by adding a vector to each token (sinusoidal,
-learned), by turning queries and keys (rotary) or by a bias on the scores (ALiBi).
+learned), by turning queries and keys (rotary) or by a bias on the scores (ALiBi, T5's, Shaw's). Which of
+them a model has is for whoever builds it to say: see ``heads.MultiHeadAttention`` and ``transformer``.
 """
 
 import math
 from typing import Literal
 
 import torch
-from jaxtyping import Float, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
+
+from attention_course.device import widest
+from attention_course.inputs import check_at_least
 
 Layout = Literal["interleaved", "half"]
 
@@ -25,15 +29,16 @@ def sinusoidal(
     """Return sin(pos·ω_i) in the even and cos(pos·ω_i) in the odd columns, ω_i = base^(-2i/d_model).
 
     Shape [length, d_model], for positions ``start`` to ``start + length - 1`` (Vaswani et al. 2017,
-    section 3.5). Computed in float64, returned in float32. Raises a ``ValueError`` for an odd
-    ``d_model`` or a negative length.
+    section 3.5). Computed in float64 where the device has it, returned in float32. Raises a
+    ``ValueError`` for an odd ``d_model`` or a negative length.
     """
     if length < 0:
         raise ValueError(f"length must be at least 0, got {length}")
-    positions = torch.arange(start, start + length, dtype=torch.float64)
-    angles = positions[:, None] * _frequencies("d_model", d_model, base)  # [length, d_model / 2]
+    frequencies = _frequencies("d_model", d_model, base, torch.empty(0, device=device).device)
+    positions = torch.arange(start, start + length, dtype=frequencies.dtype, device=frequencies.device)
+    angles = positions[:, None] * frequencies  # [length, d_model / 2]
     table = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)  # [length, d_model]
-    return table.to(device=device, dtype=torch.float32)
+    return table.to(torch.float32)
 
 
 class Sinusoidal(nn.Module):
@@ -41,7 +46,7 @@ class Sinusoidal(nn.Module):
 
     def __init__(self, d_model: int, *, base: float = 10000.0) -> None:
         super().__init__()
-        _frequencies("d_model", d_model, base)  # an odd width is refused here, not at the first call
+        _check_even("d_model", d_model)
         self.d_model, self.base = d_model, base
 
     def forward(self, x: Float[Tensor, "... T d_model"], *, start: int = 0) -> Float[Tensor, "... T d_model"]:
@@ -89,7 +94,7 @@ def rotate(
     with i + d_k/2 (GPT-NeoX, Llama in Hugging Face's library). Weights trained with one are useless
     with the other. Raises a ``ValueError`` for an odd d_k, another layout, or positions that do not fit.
     """
-    frequencies = _frequencies("d_k", x.shape[-1], base).to(x.device, torch.float32)
+    frequencies = _frequencies("d_k", x.shape[-1], base, x.device).to(torch.float32)
     try:
         torch.broadcast_shapes(positions.shape, x.shape[:-1])
     except RuntimeError as error:
@@ -115,7 +120,7 @@ class Rotary(nn.Module):
 
     def __init__(self, d_k: int, *, base: float = 10000.0, layout: Layout = "interleaved") -> None:
         super().__init__()
-        _frequencies("d_k", d_k, base)
+        _check_even("d_k", d_k)
         if layout not in ("interleaved", "half"):
             raise ValueError(f'layout must be "interleaved" or "half", got {layout!r}')
         self.d_k, self.base, self.layout = d_k, base, layout
@@ -158,10 +163,100 @@ def alibi_bias(
     return -alibi_slopes(num_heads).to(device)[:, None, None] * distance
 
 
-def _frequencies(name: str, width: int, base: float) -> Float[Tensor, " pairs"]:
+class ALiBi(nn.Module):
+    """A price on the score for each position between query and key (Press et al. 2022, section 3)."""
+
+    def __init__(self, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.register_buffer("slopes", alibi_slopes(num_heads), persistent=False)
+
+    def forward(
+        self, query: Float[Tensor, "... h T_q d_k"], key: Float[Tensor, "... h_kv T_k d_k"]
+    ) -> Float[Tensor, "h T_q T_k"]:
+        """Return minus slope times distance, in the dtype of ``query``."""
+        distance = _offsets(query, key).abs()
+        return -self.slopes.to(query.dtype)[:, None, None] * distance
+
+
+class BucketedBias(nn.Module):
+    """One learned number for each head and range of distances, added to the scores (Raffel et al. 2020).
+
+    Half of ``num_buckets`` are for one distance each, the others for ranges that grow geometrically up
+    to ``max_distance``; the last holds all beyond. Unless ``is_causal``, either direction has half of
+    them. One module shared by all layers is T5's way. Raises a ``ValueError`` for too few buckets.
+    """
+
+    def __init__(
+        self, num_heads: int, *, is_causal: bool, num_buckets: int = 32, max_distance: int = 128
+    ) -> None:
+        super().__init__()
+        ways = 1 if is_causal else 2
+        if num_buckets < 2 * ways or num_buckets % (2 * ways) or max_distance <= num_buckets // (2 * ways):
+            raise ValueError(
+                f"num_buckets must be a multiple of {2 * ways} and max_distance above half of a direction's, "
+                f"got num_buckets={num_buckets}, max_distance={max_distance}"
+            )
+        self.is_causal, self.max_distance = is_causal, max_distance
+        self.table = nn.Embedding(num_buckets, num_heads)
+
+    def forward(
+        self, query: Float[Tensor, "... h T_q d_k"], key: Float[Tensor, "... h_kv T_k d_k"]
+    ) -> Float[Tensor, "h T_q T_k"]:
+        """Return each pair's number, by the range its distance lies in."""
+        return self.table(self._buckets(_offsets(query, key))).movedim(-1, 0).to(query.dtype)
+
+    def _buckets(self, offset: Int[Tensor, "T_q T_k"]) -> Int[Tensor, "T_q T_k"]:
+        """The range of each offset, key minus query: as in T5, later keys come behind the earlier ones."""
+        ways = 1 if self.is_causal else 2
+        size = self.table.num_embeddings // ways  # ranges in one direction
+        first = 0 if self.is_causal else (offset > 0) * size
+        distance = (-offset).clamp_min(0) if self.is_causal else offset.abs()
+        single = size // 2
+        growth = (distance.clamp_min(1).to(widest(offset.device)) / single).log() / math.log(
+            self.max_distance / single
+        )
+        ranged = (single + (growth * (size - single)).long()).clamp_max(size - 1)
+        return first + torch.where(distance < single, distance, ranged)
+
+
+class RelativeKeys(nn.Module):
+    """A learned vector for each offset, which queries meet beside the key (Shaw et al. 2018, equation 4).
+
+    Offsets beyond ``max_distance`` share the last vector. The paper's vectors for the values (equation
+    3) are left out: it measures no gain by them (table 3). Raises a ``ValueError`` for a size below 1.
+    """
+
+    def __init__(self, d_k: int, max_distance: int) -> None:
+        super().__init__()
+        check_at_least(1, d_k=d_k, max_distance=max_distance)
+        self.max_distance = max_distance
+        self.table = nn.Parameter(torch.randn(2 * max_distance + 1, d_k) / math.sqrt(d_k))
+
+    def forward(
+        self, query: Float[Tensor, "... h T_q d_k"], key: Float[Tensor, "... h_kv T_k d_k"]
+    ) -> Float[Tensor, "... h T_q T_k"]:
+        """Return q·a / √d_k, a being the vector of the pair's offset."""
+        met = query @ self.table.to(query.dtype).T / math.sqrt(query.shape[-1])  # [..., h, T_q, offsets]
+        index = _offsets(query, key).clamp(-self.max_distance, self.max_distance) + self.max_distance
+        return met.gather(-1, index.expand(*met.shape[:-2], -1, -1))
+
+
+def _offsets(query: Tensor, key: Tensor) -> Int[Tensor, "T_q T_k"]:
+    """How many positions each key stands behind each query, the last two side by side."""
+    T_q, T_k = query.shape[-2], key.shape[-2]
+    places = torch.arange(T_k, device=query.device)
+    return places - torch.arange(T_k - T_q, T_k, device=query.device)[:, None]
+
+
+def _frequencies(name: str, width: int, base: float, device: torch.device) -> Float[Tensor, " pairs"]:
+    _check_even(name, width)
+    return base ** (-torch.arange(0, width, 2, dtype=widest(device), device=device) / width)
+
+
+def _check_even(name: str, width: int) -> None:
     if width < 2 or width % 2:
         raise ValueError(f"{name} must be even and at least 2 (sines and cosines pair up), got {width}")
-    return base ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
 
 
 def _check_width(x: Tensor, width: int) -> None:

@@ -15,6 +15,8 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attention_course.device import without_autocast
+from attention_course.inputs import check_at_least, check_attention
 from attention_course.kernels.once import once
 from attention_course.kernels.online import Partial, merge
 
@@ -71,15 +73,15 @@ def unshard(
 
     Undoes ``shard``. Raises a ``ValueError`` for no shards, or shards of different lengths.
     """
-    lengths = [one.shape[dim] for one in shards]
+    lengths = [part.shape[dim] for part in shards]
     if not shards or len(set(lengths)) > 1:
         raise ValueError(f"shards must be at least one, all of the same length, got lengths {lengths}")
     world = len(shards)
     size = _chunk_size(world * lengths[0], world, zigzag)
     found = {
         number: part
-        for rank, one in enumerate(shards)
-        for number, part in zip(chunks(rank, world, zigzag=zigzag), one.split(size, dim), strict=True)
+        for rank, own in enumerate(shards)
+        for number, part in zip(chunks(rank, world, zigzag=zigzag), own.split(size, dim), strict=True)
     }
     return torch.cat([found[number] for number in sorted(found)], dim)
 
@@ -277,7 +279,7 @@ class _Ring(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, query: Tensor, key: Tensor, value: Tensor, plan: _Plan) -> Tensor:
-        with torch.autocast(query.device.type, enabled=False):
+        with without_autocast(query.device):
             out, lse = _forward(query, key, value, plan)
         out = out.to(query.dtype)
         ctx.save_for_backward(query, key, value, out, lse)
@@ -287,7 +289,7 @@ class _Ring(torch.autograd.Function):
     @staticmethod
     @once
     def backward(ctx, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        with torch.autocast(d_out.device.type, enabled=False):
+        with without_autocast(d_out.device):
             return *_backward(d_out, *ctx.saved_tensors, ctx.plan), None
 
 
@@ -358,14 +360,14 @@ def pass_on(
         return lambda: tuple(tensors)
     group = group or dist.group.WORLD
     after, before = (dist.get_global_rank(group, (rank + step) % world) for step in (1, -1))
-    coming = tuple(torch.empty_like(one) for one in tensors)
-    operations = [dist.P2POp(dist.isend, one, after, group, tag + i) for i, one in enumerate(tensors)]
-    operations += [dist.P2POp(dist.irecv, one, before, group, tag + i) for i, one in enumerate(coming)]
+    coming = tuple(map(torch.empty_like, tensors))
+    operations = [dist.P2POp(dist.isend, tensor, after, group, tag + i) for i, tensor in enumerate(tensors)]
+    operations += [dist.P2POp(dist.irecv, tensor, before, group, tag + i) for i, tensor in enumerate(coming)]
     waiting = dist.batch_isend_irecv(operations)
 
     def arrived() -> tuple[Tensor, ...]:
-        for one in waiting:
-            one.wait()
+        for request in waiting:
+            request.wait()
         operations.clear()  # until here they keep alive what is being sent
         return coming
 
@@ -391,51 +393,33 @@ def _place(group: dist.ProcessGroup | None) -> tuple[int, int]:
 def _check_inputs(
     query: Tensor, key: Tensor, value: Tensor, zigzag: bool, enable_gqa: bool, tile: int
 ) -> None:
-    named = {"query": query, "key": key, "value": value}
-    shapes = ", ".join(f"{name} {tuple(one.shape)}" for name, one in named.items())
-    if tile < 1:
-        raise ValueError(f"tile must be at least 1, got {tile}")
-    for name, one in named.items():
-        if not one.is_floating_point():
-            raise TypeError(f"{name} must be floating point, got {one.dtype}")
-        if one.dtype != query.dtype:
-            raise TypeError(f"{name} must have the query's dtype {query.dtype}, got {one.dtype}")
-        if one.device != query.device:
-            raise ValueError(f"{name} must be on the query's device {query.device}, got {one.device}")
-        if one.dim() != query.dim() or one.dim() < 2 + enable_gqa:
-            axes = "[..., H, T / P, d]" if enable_gqa else "[..., T / P, d]"
-            raise ValueError(f"query, key and value must all have shape {axes}, got {shapes}")
-        if one.shape[-2] != query.shape[-2]:
-            raise ValueError(f"query, key and value must have the same length, got {shapes}")
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"query and key must have the same width, got {shapes}")
+    check_at_least(1, tile=tile)
+    check_attention(query, key, value, enable_gqa=enable_gqa, same_width=True)
+    shapes = ", ".join(
+        f"{name} {tuple(x.shape)}" for name, x in (("query", query), ("key", key), ("value", value))
+    )
+    if query.shape[-2] != key.shape[-2]:
+        raise ValueError(f"query, key and value must have the same length, got {shapes}")
     if zigzag and query.shape[-2] % 2:
         raise ValueError(f"in zigzag order a shard's length T / P must be even, got {query.shape[-2]}")
     batch = -3 if enable_gqa else -2
     if not query.shape[:batch] == key.shape[:batch] == value.shape[:batch]:
         raise ValueError(f"query, key and value must have the same leading dimensions, got {shapes}")
-    if enable_gqa and (
-        key.shape[-3] != value.shape[-3] or not key.shape[-3] or query.shape[-3] % key.shape[-3]
-    ):
-        raise ValueError(
-            "with enable_gqa key and value need the same number of heads, a divisor of the query's, "
-            f"got {shapes}"
-        )
 
 
 def _check_others(query: Tensor, key: Tensor, value: Tensor, plan: _Plan, rank: int, world: int) -> None:
     """Compare a line of text between all processes: a mismatch would hang, or mix up other memory."""
     shapes = ", ".join(
-        f"{name} {tuple(one.shape)}" for name, one in (("query", query), ("key", key), ("value", value))
+        f"{name} {tuple(x.shape)}" for name, x in (("query", query), ("key", key), ("value", value))
     )
     options = ", ".join(f"{name} {getattr(plan, name)}" for name in ("is_causal", "zigzag", "scale"))
     text = f"{query.dtype}, {shapes}, {options}".encode().ljust(400)[:400]
     mine = torch.tensor(list(text), dtype=torch.uint8, device=query.device)
     every = [torch.empty_like(mine) for _ in range(world)]
     dist.all_gather(every, mine, plan.group)
-    said = [bytes(one.tolist()).decode().rstrip() for one in every]
-    if len(set(said)) > 1:
-        other = next(r for r in range(world) if said[r] != said[rank])
+    lines = [bytes(line.tolist()).decode().rstrip() for line in every]
+    if len(set(lines)) > 1:
+        other = next(r for r in range(world) if lines[r] != lines[rank])
         raise ValueError(
-            f"all processes must agree, got rank {rank}: {said[rank]}; rank {other}: {said[other]}"
+            f"all processes must agree, got rank {rank}: {lines[rank]}; rank {other}: {lines[other]}"
         )

@@ -13,51 +13,54 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from attention_course import kernels
+from attention_course.inputs import check_same_width
 from attention_course.kernels.additive import additive_scores
 
-#: From so many numbers on, the table of an additive score's tanhs is made block by block.
-BLOCKWISE = 1 << 22
 
-Query = Float[Tensor, "... T_q d_q"]
-Key = Float[Tensor, "... T_k d_k"]
-Scores = Float[Tensor, "... T_q T_k"]
-
-
-def dot(query: Query, key: Key) -> Scores:
+def dot(
+    query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+) -> Float[Tensor, "... T_q T_k"]:
     """Return q·k for every pair (Luong et al. 2015, section 3.1, "dot").
 
     Shapes: query [..., T_q, d_k], key [..., T_k, d_k] -> [..., T_q, T_k]. Raises a ``ValueError``
     when the two widths differ.
     """
     query, key = _widened(query, key)
-    _same_width(query, key)
+    check_same_width(query, key)
     return query @ key.mT
 
 
-def scaled_dot(query: Query, key: Key, *, scale: float | None = None) -> Scores:
+def scaled_dot(
+    query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"], *, scale: float | None = None
+) -> Float[Tensor, "... T_q T_k"]:
     """Return q·k times ``scale``, which is 1/√d_k unless given (Vaswani et al. 2017, equation 1).
 
     Shapes: query [..., T_q, d_k], key [..., T_k, d_k] -> [..., T_q, T_k].
     """
     query, key = _widened(query, key)
-    _same_width(query, key)
+    check_same_width(query, key)
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
     return (query * scale) @ key.mT  # scaled before the product: it cannot overflow on the way
 
 
-def cosine(query: Query, key: Key, *, eps: float = 1e-8) -> Scores:
+def cosine(
+    query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"], *, eps: float = 1e-8
+) -> Float[Tensor, "... T_q T_k"]:
     """Return the cosine of the angle between q and k (Graves et al. 2014, equation 6).
 
     Shapes: query [..., T_q, d_k], key [..., T_k, d_k] -> [..., T_q, T_k], each between -1 and 1.
     Vectors shorter than ``eps`` count as length ``eps``: a zero vector matches everything equally.
     """
     query, key = _widened(query, key)
-    _same_width(query, key)
+    check_same_width(query, key)
     return nn.functional.normalize(query, dim=-1, eps=eps) @ nn.functional.normalize(key, dim=-1, eps=eps).mT
 
 
-def general(query: Query, key: Key, weight: Float[Tensor, "d_q d_k"]) -> Scores:
+def general(
+    query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"], weight: Float[Tensor, "d_q d_k"]
+) -> Float[Tensor, "... T_q T_k"]:
     """Return qᵀ W k: a dot product after the key was mapped to the query's space (Luong et al. 2015).
 
     Shapes: query [..., T_q, d_q], key [..., T_k, d_k], weight [d_q, d_k] -> [..., T_q, T_k].
@@ -68,12 +71,12 @@ def general(query: Query, key: Key, weight: Float[Tensor, "d_q d_k"]) -> Scores:
 
 
 def additive(
-    query: Query,
-    key: Key,
+    query: Float[Tensor, "... T_q d_q"],
+    key: Float[Tensor, "... T_k d_k"],
     query_weight: Float[Tensor, "d_q hidden"],
     key_weight: Float[Tensor, "d_k hidden"],
     v: Float[Tensor, " hidden"],
-) -> Scores:
+) -> Float[Tensor, "... T_q T_k"]:
     """Return vᵀ tanh(W_q q + W_k k), each side projected once (Bahdanau et al. 2015, appendix A.1.2).
 
     Shapes: query [..., T_q, d_q], key [..., T_k, d_k], query_weight [d_q, hidden], key_weight
@@ -89,25 +92,31 @@ def additive_projected(
     query: Float[Tensor, "... T_q hidden"],
     key: Float[Tensor, "... T_k hidden"],
     v: Float[Tensor, " hidden"],
-) -> Scores:
+) -> Float[Tensor, "... T_q T_k"]:
     """Return vᵀ tanh(q + k) for queries and keys that are projected already.
 
     A decoder that asks the same keys at every step projects them once and calls this. Shapes: query
     [..., T_q, hidden], key [..., T_k, hidden], v [hidden] -> [..., T_q, T_k]. A table [..., T_q, T_k,
-    hidden] of ``BLOCKWISE`` numbers or more is never built, unless for a second derivative: see
+    hidden] that is large (``kernels.in_blocks``) is never built, unless for a second derivative: see
     ``kernels.additive``.
     """
     query, key, v = _widened(query, key, v)
-    _same_width(query, key)
+    check_same_width(query, key)
     _fits("v", v, (query.shape[-1],), "[hidden]")
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
-    if math.prod((*leading, query.shape[-2], key.shape[-2], v.shape[0])) >= BLOCKWISE:
+    numbers = math.prod((*leading, query.shape[-2], key.shape[-2], v.shape[0]))
+    if kernels.in_blocks(numbers, query.device):
         return additive_scores(query, key, v)
     pairs = query.unsqueeze(-2) + key.unsqueeze(-3)  # [..., T_q, T_k, hidden]
     return pairs.tanh() @ v
 
 
-def concat(query: Query, key: Key, weight: Float[Tensor, "d hidden"], v: Float[Tensor, " hidden"]) -> Scores:
+def concat(
+    query: Float[Tensor, "... T_q d_q"],
+    key: Float[Tensor, "... T_k d_k"],
+    weight: Float[Tensor, "d hidden"],
+    v: Float[Tensor, " hidden"],
+) -> Float[Tensor, "... T_q T_k"]:
     """Return vᵀ tanh(W [q; k]), with the concatenation built (Luong et al. 2015, section 3.1).
 
     Equal to ``additive`` when the rows of ``weight`` are those of its two weights, one below the
@@ -129,11 +138,13 @@ class ScoreModule(nn.Module):
     A score with nothing to prepare inherits these two as they are.
     """
 
-    def project_key(self, key: Key) -> Float[Tensor, "... T_k prepared"]:
+    def project_key(self, key: Float[Tensor, "... T_k d_k"]) -> Float[Tensor, "... T_k prepared"]:
         """Return what ``projected`` takes as its keys, [..., T_k, prepared]; here the keys themselves."""
         return key
 
-    def projected(self, query: Query, projected_key: Float[Tensor, "... T_k prepared"]) -> Scores:
+    def projected(
+        self, query: Float[Tensor, "... T_q d_q"], projected_key: Float[Tensor, "... T_k prepared"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         """Return the scores for keys that went through ``project_key`` before."""
         return self(query, projected_key)
 
@@ -141,14 +152,18 @@ class ScoreModule(nn.Module):
 class Dot(ScoreModule):
     """q·k as a module (Luong et al. 2015); no weights."""
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         return dot(query, key)
 
 
 class ScaledDot(ScoreModule):
     """q·k / √d_k as a module (Vaswani et al. 2017, equation 1); no weights."""
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         return scaled_dot(query, key)
 
 
@@ -164,7 +179,9 @@ class Cosine(ScoreModule):
             raise ValueError(f"sharpness must be above 0, got {sharpness}")
         self.log_sharpness = nn.Parameter(torch.tensor(math.log(sharpness)))
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         return self.log_sharpness.exp() * cosine(query, key)
 
 
@@ -175,7 +192,9 @@ class General(ScoreModule):
         super().__init__()
         self.weight = _uniform(d_q, d_k)
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         return general(query, key, self.weight)
 
 
@@ -192,14 +211,18 @@ class Additive(ScoreModule):
         self.key_weight = _uniform(d_k, hidden)
         self.v = _uniform(hidden)
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         return additive(query, key, self.query_weight, self.key_weight, self.v)
 
-    def project_key(self, key: Key) -> Float[Tensor, "... T_k hidden"]:
+    def project_key(self, key: Float[Tensor, "... T_k d_k"]) -> Float[Tensor, "... T_k hidden"]:
         """Return W_k k, [..., T_k, hidden]: what ``projected`` takes as its keys."""
         return key @ self.key_weight
 
-    def projected(self, query: Query, projected_key: Float[Tensor, "... T_k hidden"]) -> Scores:
+    def projected(
+        self, query: Float[Tensor, "... T_q d_q"], projected_key: Float[Tensor, "... T_k hidden"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         """Return the scores for keys that went through ``project_key`` before."""
         return additive_projected(query @ self.query_weight, projected_key, self.v)
 
@@ -212,7 +235,9 @@ class Concat(ScoreModule):
         self.weight = _uniform(d_q + d_k, hidden)
         self.v = _uniform(hidden)
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         return concat(query, key, self.weight, self.v)
 
 
@@ -226,7 +251,9 @@ class Location(ScoreModule):
         super().__init__()
         self.weight = _uniform(d_q, max_length)
 
-    def forward(self, query: Query, key: Key) -> Scores:
+    def forward(
+        self, query: Float[Tensor, "... T_q d_q"], key: Float[Tensor, "... T_k d_k"]
+    ) -> Float[Tensor, "... T_q T_k"]:
         query, weight = _widened(query, self.weight)
         length, longest = key.shape[-2], weight.shape[-1]
         if length > longest:
@@ -260,14 +287,6 @@ def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     for tensor in tensors:
         common = torch.promote_types(common, tensor.dtype)
     return tuple(tensor.to(common) for tensor in tensors)
-
-
-def _same_width(query: Tensor, key: Tensor) -> None:
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(
-            "query and key must have the same width, got "
-            f"query {tuple(query.shape)} and key {tuple(key.shape)}"
-        )
 
 
 def _fits(name: str, weight: Tensor, expected: tuple[int, ...], meaning: str) -> None:

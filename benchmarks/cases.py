@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attention_course import decoding
 from attention_course.attention import scaled_dot_product_attention
-from attention_course.heads import MultiHeadAttention
+from attention_course.interop import from_torch
 from attention_course.lab.cost import plain
 from attention_course.masks import window as window_mask
 from attention_course.scores import Additive
@@ -122,7 +122,7 @@ def _additive(device: str) -> dict[str, Call]:
 def _multi_head(device: str) -> dict[str, Call]:
     torch.manual_seed(0)
     theirs = nn.MultiheadAttention(512, 8, batch_first=True).to(device)
-    ours = MultiHeadAttention.from_torch(theirs)
+    ours = from_torch(theirs)
     x, d_out = (torch.randn(32, 100, 512, device=device) for _ in range(2))
     x.requires_grad_()
 

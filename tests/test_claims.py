@@ -145,3 +145,21 @@ def test_a_margin_without_spread_or_without_a_number():
     assert margin([1.0, None], at_least=0, at_most=None) == -math.inf
     with pytest.raises(ValueError, match="at least two numbers, got 1"):
         margin([1.0], at_least=0, at_most=None)
+
+
+@pytest.mark.parametrize(
+    ("number", "low", "high", "shown"),
+    [
+        (0.89996, 0.9, None, "0.89996"),
+        (0.9000001, None, 0.9, "0.9000001"),
+        (0.90004, 0.9, None, "0.9"),
+        (3.9999, 4, None, "3.9999"),
+        (0.12345, 0.9, None, "0.123"),
+        (math.nan, 0.9, None, "nan"),
+    ],
+)
+def test_a_number_that_missed_its_bound_is_told_from_it(number, low, high, shown):
+    claim = Claim("It is so", number, at_least=low, at_most=high)
+    assert claim.shown == shown
+    if not claim.held:
+        assert f"here the number is {shown}, not {claim.bound}" in Checked((claim,))._repr_html_()

@@ -199,7 +199,7 @@ def test_what_python_loads_is_a_part_of_what_is_found(tmp_path):
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     loaded = {name.removeprefix("attention_course").lstrip(".") for name in done.stdout.split()}
     found = {name.removesuffix("/__init__.py").removesuffix(".py").replace("/", ".") for name in behind(code)}
-    assert loaded - found - {""} <= {"device"}, "imported by the package, and not used"
+    assert loaded - found - {""} <= {"transformer.models"}, "imported by the package, and not used"
 
 
 # Kept runs --------------------------------------------------------------------------------------
@@ -230,3 +230,14 @@ def test_a_kept_run_belongs_to_its_seeds_and_instructions(tmp_path, monkeypatch)
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     found.add(of(frozenset()))
     assert len(found) == 3
+
+
+def test_a_line_of_python_may_begin_like_a_command():
+    facts = closure._facts(("import masks\nnumber = (\n    7\n    % masks.size\n)\n",))
+    assert ("size",) in facts.uses["masks"]
+    with pytest.raises(SyntaxError):
+        closure._facts(("import (\n",))
+
+
+def test_a_relative_import_in_a_cell_leads_nowhere():
+    assert behind("from . import masks") == behind("")

@@ -7,7 +7,9 @@ from torch import nn
 
 from attention_course import masks
 from attention_course.heads import MultiHeadAttention
+from attention_course.interop import from_torch, to_torch
 from attention_course.lab.cost import peak_bytes
+from attention_course.positions import ALiBi, Rotary
 
 
 def module(d_model=12, num_heads=4, **options):
@@ -64,7 +66,7 @@ class TestAgainstTorch:
         if bias:
             nn.init.normal_(theirs.in_proj_bias)
             nn.init.normal_(theirs.out_proj.bias)
-        return MultiHeadAttention.from_torch(theirs), theirs
+        return from_torch(theirs), theirs
 
     def test_self_attention(self, bias, need_weights):
         ours, theirs = self.both(bias)
@@ -101,7 +103,7 @@ class TestAgainstTorch:
 
     def test_there_and_back(self, bias, need_weights):
         _, theirs = self.both(bias)
-        back = MultiHeadAttention.from_torch(theirs).to_torch()
+        back = to_torch(from_torch(theirs))
         for name, tensor in theirs.state_dict().items():
             assert torch.equal(back.state_dict()[name], tensor), name
         x = draw(2, 5, 12)
@@ -113,9 +115,9 @@ class TestAgainstTorch:
 @pytest.mark.parametrize("training", [True, False])
 def test_conversion_keeps_the_mode_and_copies_the_weights(training):
     theirs = nn.MultiheadAttention(12, 4, dropout=0.5, batch_first=True).train(training)
-    ours = MultiHeadAttention.from_torch(theirs)
+    ours = from_torch(theirs)
     assert ours.training == training
-    assert ours.to_torch().training == training
+    assert to_torch(ours).training == training
     with torch.no_grad():
         theirs.out_proj.weight.zero_()
     assert ours.output_projection.weight.abs().max() > 0
@@ -250,10 +252,19 @@ class TestBadInput:
 
     def test_grouped_heads_have_no_counterpart_in_torch(self):
         with pytest.raises(ValueError, match="num_heads=4, num_kv_heads=2"):
-            module(num_kv_heads=2).to_torch()
+            to_torch(module(num_kv_heads=2))
+
+    def test_positions_have_no_counterpart_in_torch(self):
+        for options in ({"rotation": Rotary(4)}, {"score_bias": ALiBi(3)}):
+            with pytest.raises(ValueError, match="neither rotation nor score_bias"):
+                to_torch(MultiHeadAttention(12, 3, **options))
+
+    def test_other_modules_have_no_counterpart(self):
+        with pytest.raises(TypeError, match=r"from_torch takes nn.MultiheadAttention, .* got Linear"):
+            from_torch(nn.Linear(3, 3))
 
     def test_torch_modules_without_counterpart(self):
         with pytest.raises(ValueError, match="kdim and vdim"):
-            MultiHeadAttention.from_torch(nn.MultiheadAttention(12, 4, kdim=6))
+            from_torch(nn.MultiheadAttention(12, 4, kdim=6))
         with pytest.raises(ValueError, match="add_bias_kv"):
-            MultiHeadAttention.from_torch(nn.MultiheadAttention(12, 4, add_bias_kv=True))
+            from_torch(nn.MultiheadAttention(12, 4, add_bias_kv=True))

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from attention_course import kernels, masks, scores
+from attention_course import decoding, kernels, masks, scores
 from attention_course.attention import scaled_dot_product_attention
 from attention_course.kernels import additive as additive_module
 from attention_course.kernels.additive import additive_scores
 from attention_course.kernels.online import Partial, merge
-from attention_course.kernels.row import Linear
+from attention_course.kernels.row import Linear, spread
 from attention_course.transformer import gpt_like
 
 tiled_module = sys.modules["attention_course.kernels.tiled"]  # the package's own name is the function
@@ -417,7 +417,7 @@ class TestAdditive:
             )
 
         want = derivatives()
-        monkeypatch.setattr(scores, "BLOCKWISE", 0)
+        monkeypatch.setattr(kernels, "BLOCKWISE", 0)
         monkeypatch.setattr(additive_module, "BLOCK", 12)
         for one, other in zip(derivatives(), want, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-10)
@@ -425,14 +425,14 @@ class TestAdditive:
     def test_a_large_table_is_never_built(self, monkeypatch):
         monkeypatch.setattr(additive_module, "BLOCK", 1 << 12)
         B, T_q, T_k, H = 4, 16, 32, 64
-        monkeypatch.setattr(scores, "BLOCKWISE", B * T_q * T_k * H)
+        monkeypatch.setattr(kernels, "BLOCKWISE", B * T_q * T_k * H)
         score = scores.Additive(8, 8, H)
         query, key = torch.randn(B, T_q, 8, requires_grad=True), torch.randn(B, T_k, 8, requires_grad=True)
         with Largest() as largest:
             score(query, key).sum().backward()
         assert largest.numel < B * T_q * T_k * H / 8
         blocked = query.grad.clone()
-        monkeypatch.setattr(scores, "BLOCKWISE", 1 << 30)
+        monkeypatch.setattr(kernels, "BLOCKWISE", 1 << 30)
         query.grad = None
         with Largest() as largest:
             score(query, key).sum().backward()
@@ -515,8 +515,19 @@ class TestRow:
             with pytest.raises(RuntimeError, match=r"shapes cannot be multiplied|size mismatch"):
                 ours(wrong)
 
-    def test_every_map_of_a_language_model_is_one(self):
+    def test_a_model_is_spread_and_stays_as_it_is(self):
         model = gpt_like(16, 8, num_layers=1, d_model=8, num_heads=2, d_ff=16)
-        maps = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
-        assert len(maps) == 7  # query, key, value, output; inner, outer; logits
-        assert all(type(module) is Linear for module in maps)
+        theirs = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+        assert len(theirs) == 7  # query, key, value, output; inner, outer; logits
+        result = spread(model)
+        assert all(type(module) is torch.nn.Linear for module in theirs)
+        ours = [module for module in result.modules() if isinstance(module, torch.nn.Linear)]
+        assert all(type(module) is Linear for module in ours)
+        for mine, yours in zip(result.parameters(), model.parameters(), strict=True):
+            assert mine is yours
+
+    def test_generating_spreads(self):
+        model = gpt_like(300, 8, num_layers=1, d_model=256, num_heads=2, d_ff=256).eval()
+        with Operations() as seen:
+            decoding.generate(model, torch.zeros(1, 1, dtype=torch.long), steps=2)
+        assert any("bmm" in name for name in seen.names)

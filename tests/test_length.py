@@ -6,15 +6,14 @@ import torch
 from attention_course.lab import length
 from attention_course.lab.measuring import count_parameters
 from attention_course.lab.training import train
-from attention_course.positions import alibi_bias, rotate, sinusoidal
+from attention_course.positions import ALiBi, Learned, Rotary, Sinusoidal, sinusoidal
 
 each_scheme = pytest.mark.parametrize("scheme", length.SCHEMES)
 
 
 def build(scheme, seed=0, **settings):
     torch.manual_seed(seed)
-    positions = length.positions_for(scheme, d_model=settings.get("d_model", 64), num_heads=4)
-    return length.LanguageModel(positions, **settings).eval()
+    return length.model_for(scheme, **settings).eval()
 
 
 def some_tokens(*shape):
@@ -93,76 +92,76 @@ class TestModel:
     @each_scheme
     @pytest.mark.parametrize("window", [None, 3])
     def test_a_changed_token_moves_what_may_see_it_and_nothing_else(self, scheme, window):
-        model, tokens, layers = build(scheme, layers=2), some_tokens(1, 12), 2
-        before = model(tokens, window=window)
+        model, tokens, layers = build(scheme, num_layers=2), some_tokens(1, 12), 2
+        model = length.narrowed(model, window)
+        before = model(tokens)
         for j in range(12):
             changed = tokens.clone()
             changed[0, j] = (changed[0, j] + 1) % 90
-            moved = ((model(changed, window=window) - before).abs() > 1e-6).any(-1)[0]
+            moved = ((model(changed) - before).abs() > 1e-6).any(-1)[0]
             reach = 12 if window is None else layers * (window - 1) + 1
             assert moved.tolist() == [j <= i < j + reach for i in range(12)]
 
     def test_without_positions_one_layer_sees_a_bag_of_tokens(self):
-        model, tokens = build("none", layers=1), some_tokens(1, 9)
+        model, tokens = build("none", num_layers=1), some_tokens(1, 9)
         order = torch.tensor([3, 0, 2, 1, 4, 5, 6, 7, 8])
         torch.testing.assert_close(model(tokens[:, order])[:, 4:], model(tokens)[:, 4:])
 
     @pytest.mark.parametrize("scheme", length.SCHEMES[1:])
     def test_with_positions_it_does_not(self, scheme):
-        model, tokens = build(scheme, layers=1), torch.arange(9)[None]
+        model, tokens = build(scheme, num_layers=1), torch.arange(9)[None]
         order = torch.tensor([3, 0, 2, 1, 4, 5, 6, 7, 8])
         moved = (model(tokens[:, order]) - model(tokens))[:, 4:].abs().amax(-1)
         assert (moved > 1e-4).all()
 
     def test_without_positions_a_second_layer_gets_a_hint(self):
-        model, tokens = build("none", layers=2), torch.arange(9)[None]
+        model, tokens = build("none", num_layers=2), torch.arange(9)[None]
         order = torch.tensor([3, 0, 2, 1, 4, 5, 6, 7, 8])
         assert (model(tokens[:, order]) - model(tokens))[:, 4:].abs().max() > 1e-4
 
     @pytest.mark.parametrize("scheme", ["rotary", "alibi"])
     def test_relative_positions_do_not_count_from_the_start(self, scheme):
         """With a window, what lies in front of it cannot matter, nor how much of it there is."""
-        model, tokens = build(scheme, layers=1), some_tokens(2, 40)
-        late = model(tokens, window=8)[:, -8:]
-        torch.testing.assert_close(late, model(tokens[:, -15:], window=8)[:, -8:], rtol=1e-4, atol=1e-4)
+        model, tokens = build(scheme, num_layers=1), some_tokens(2, 40)
+        late = length.narrowed(model, 8)(tokens)[:, -8:]
+        torch.testing.assert_close(
+            late, length.narrowed(model, 8)(tokens[:, -15:])[:, -8:], rtol=1e-4, atol=1e-4
+        )
 
     @pytest.mark.parametrize("scheme", ["learned", "sinusoidal"])
     def test_absolute_ones_do(self, scheme):
-        model, tokens = build(scheme, layers=1), some_tokens(2, 40)
-        late = model(tokens, window=8)[:, -8:]
-        assert (late - model(tokens[:, -15:], window=8)[:, -8:]).abs().max() > 1e-2
+        model, tokens = build(scheme, num_layers=1), some_tokens(2, 40)
+        late = length.narrowed(model, 8)(tokens)[:, -8:]
+        assert (late - length.narrowed(model, 8)(tokens[:, -15:])[:, -8:]).abs().max() > 1e-2
 
     def test_each_scheme_enters_at_one_place(self):
-        x, heads = torch.randn(2, 5, 8), torch.randn(2, 4, 5, 8)
-        learned, sines, turned, biased = (
-            length.positions_for(scheme, d_model=8 * (4 if scheme == "rotary" else 1), num_heads=4)
-            for scheme in length.SCHEMES[1:]
-        )
-        assert torch.equal(learned.add(x), x + learned.encode.table[:5])
-        assert torch.equal(sines.add(x), x + sinusoidal(5, 8))
-        assert torch.equal(turned.turn(heads), rotate(heads, torch.arange(5)))
-        assert torch.equal(biased.bias(5, x.device), alibi_bias(4, 5))
-        nothing = length.positions_for("none", d_model=8, num_heads=4)
-        for positions in (nothing, turned, biased):
-            assert torch.equal(positions.add(x), x)
-        for positions in (nothing, learned, sines, biased):
-            assert torch.equal(positions.turn(heads), heads)
-        for positions in (nothing, learned, sines, turned):
-            assert positions.bias(5, x.device) is None
+        places = {}
+        for scheme in length.SCHEMES:
+            model = build(scheme, d_model=32)
+            attention = model.stack.layers[0].attention
+            parts = model.embedding.positions, attention.rotation, attention.score_bias
+            places[scheme] = [type(part) for part in parts]
+        nothing = type(None)
+        assert places == {
+            "none": [nothing, nothing, nothing],
+            "learned": [Learned, nothing, nothing],
+            "sinusoidal": [Sinusoidal, nothing, nothing],
+            "rotary": [nothing, Rotary, nothing],
+            "alibi": [nothing, nothing, ALiBi],
+        }
 
     def test_only_learned_positions_have_parameters(self):
         sizes = {scheme: count_parameters(build(scheme)) for scheme in length.SCHEMES}
-        assert sizes.pop("learned") == 78_944 + 512 * 64
-        assert set(sizes.values()) == {78_944}
+        assert sizes.pop("learned") == 78_848 + 512 * 64
+        assert set(sizes.values()) == {78_848}
 
     def test_learned_positions_start_as_large_as_sinusoids(self):
-        table = length.positions_for("learned", d_model=64, num_heads=4).encode.table
+        table = build("learned").embedding.positions.table
         assert table.pow(2).mean().item() == pytest.approx(sinusoidal(512, 64).pow(2).mean().item(), abs=0.02)
 
     def test_the_loss_of_knowing_nothing_is_that_of_a_guess(self):
         model = build("none")
-        torch.nn.init.zeros_(model.readout.weight)
-        torch.nn.init.zeros_(model.readout.bias)
+        torch.nn.init.zeros_(model.output.weight)
         sample = length.Sample(some_tokens(4, 40), some_tokens(4, 32))
         expected = torch.tensor(float(len(length.SYMBOLS))).log()
         torch.testing.assert_close(length.loss(model, sample), expected)
@@ -179,14 +178,14 @@ class TestModel:
         best = model(tokens).argmax(-1)
         best[:, :6] = -1
         assert length.accuracy(model, length.Sample(tokens, best)) == 1.0
-        assert length.accuracy(model, length.Sample(tokens, best), window=1) < 1.0
+        assert length.accuracy(length.narrowed(model, 1), length.Sample(tokens, best)) < 1.0
 
 
 class TestStretched:
     def test_ends_stay_and_the_rest_lies_between(self):
         model = build("learned")
-        table = model.positions.encode.table
-        wide = length.stretched(model, 127).positions.encode.table  # one new vector in every gap
+        table = model.embedding.positions.table
+        wide = length.stretched(model, 127).embedding.positions.table  # one new vector in every gap
         torch.testing.assert_close(wide[0::2], table[:64])
         torch.testing.assert_close(wide[1::2], (table[:63] + table[1:64]) / 2)
 
@@ -200,7 +199,7 @@ class TestStretched:
 
 
 def test_training_learns_to_look_back():
-    model = build("rotary", symbols=8, d_model=32, layers=1)
+    model = build("rotary", num_tokens=8, d_model=32, num_layers=1)
     stream = length.recall_batches(16, 0, back=2, symbols=8, length=16)
     fresh = next(length.recall_batches(50, 9, back=2, symbols=8, length=16))
     assert length.accuracy(model, fresh) < 0.3
@@ -224,7 +223,7 @@ def test_a_trial_is_the_same_every_time():
     assert once["stretched"] == again["stretched"]
     assert len(once["plain"]) == len(once["stretched"]) == len(length.LENGTHS)
     assert once["plain"][0] == pytest.approx(once["stretched"][0])  # nothing to stretch at 64
-    assert once["parameters"] == 111_712
+    assert once["parameters"] == 111_616
     assert length.trial("learned", 2, steps=2)["plain"] != once["plain"]
 
 
@@ -249,11 +248,11 @@ def test_a_recall_trial_is_the_same_every_time(scheme):
 class TestBadInput:
     def test_unknown_scheme(self):
         with pytest.raises(ValueError, match=r"one of none, learned, .* got 'polar'"):
-            length.positions_for("polar", d_model=64, num_heads=4)
+            build("polar")
 
     def test_heads_that_do_not_divide(self):
         with pytest.raises(ValueError, match="num_heads must divide d_model, got d_model=64, num_heads=5"):
-            length.LanguageModel(length.Positions(), num_heads=5)
+            build("none", num_heads=5)
 
     def test_more_tokens_than_learned_positions(self):
         with pytest.raises(ValueError, match="do not lie within the 512 learned ones"):

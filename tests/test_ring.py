@@ -483,12 +483,12 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("shapes", "options", "message"),
         [
-            (((4, 2), (4, 3), (4, 2)), {}, "the same width, got query (4, 2), key (4, 3)"),
+            (((4, 2), (4, 3), (4, 2)), {}, "the same width, got query (4, 2) and key (4, 3)"),
             (((4, 2), (6, 2), (6, 2)), {}, "the same length"),
-            (((4, 2), (4, 2), (1, 4, 2)), {}, "must all have shape [..., T / P, d]"),
-            (((2, 4, 2), (3, 4, 2), (3, 4, 2)), {}, "the same leading dimensions"),
+            (((4, 2), (4, 2), (1, 4, 2)), {}, "the same leading dimensions"),
+            (((2, 4, 2), (3, 4, 2), (3, 4, 2)), {}, "leading dimensions must broadcast"),
             (((3, 4, 2), (2, 4, 2), (2, 4, 2)), {"enable_gqa": True}, "a divisor of the query's"),
-            (((4, 2), (4, 2), (4, 2)), {"enable_gqa": True}, "must all have shape [..., H, T / P, d]"),
+            (((4, 2), (4, 2), (4, 2)), {"enable_gqa": True}, "enable_gqa needs a dimension for the heads"),
             (((3, 2), (3, 2), (3, 2)), {"zigzag": True}, "T / P must be even, got 3"),
             (((4, 2), (4, 2), (4, 2)), {"tile": 0}, "tile must be at least 1, got 0"),
         ],

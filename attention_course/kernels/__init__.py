@@ -14,13 +14,22 @@ from attention_course.kernels.tiled import tiled
 from attention_course.kernels.triton import supports as triton_supports
 from attention_course.kernels.triton import triton_attention
 
-__all__ = ["BACKENDS", "choose", "fused", "tiled", "triton_attention"]
+__all__ = ["BACKENDS", "choose", "fused", "in_blocks", "tiled", "triton_attention"]
 
 BACKENDS = ("auto", "fused", "reference", "tiled", "windowed", "triton")
 
 #: "auto" takes the tiles of a window when it is at most this share of the keys: a tile has more
 #: overhead than torch's kernel, which works through everything that the window hides.
 WINDOW_PAYS = 1 / 4
+
+#: numbers in the table of an additive score's tanhs from which it is made block by block. On a processor
+#: a block stays in its cache; on a GPU it costs a launch, and pays only where the table would fill memory.
+BLOCKWISE, BLOCKWISE_ELSEWHERE = 1 << 22, 1 << 28
+
+
+def in_blocks(numbers: int, device: torch.device) -> bool:
+    """Return whether ``kernels.additive`` makes a table of so many numbers, or the formula as it stands."""
+    return numbers >= (BLOCKWISE if device.type == "cpu" else BLOCKWISE_ELSEWHERE)
 
 
 def choose(

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from attention_course.kernels.mapped import OneByOne
 
-#: Numbers in a block: small enough to stay in a processor's cache between the passes over it.
-BLOCK = 1 << 18
+#: Numbers in a block: small enough to stay in a processor's cache between the passes over it; on a GPU,
+#: which has no such cache and pays for each launch, as many as make one worth it.
+BLOCK, BLOCK_ELSEWHERE = 1 << 18, 1 << 26
 
 
 def additive_scores(
@@ -90,7 +91,8 @@ def _tanhs(query: Tensor, key: Tensor) -> Iterator[tuple[int, slice, Tensor]]:
     """Yield (n, rows, tanh(q_i + k_j) as [rows, T_k, H]) over all blocks; the next overwrites the last."""
     N, T_q, H = query.shape
     T_k = key.shape[1]
-    rows = max(1, BLOCK // max(1, T_k * H))
+    numbers = BLOCK if query.device.type == "cpu" else BLOCK_ELSEWHERE
+    rows = max(1, numbers // max(1, T_k * H))
     buffer = query.new_empty(min(rows, T_q), T_k, H)
     for n in range(N):
         for first in range(0, T_q, rows):

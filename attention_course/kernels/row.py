@@ -1,5 +1,7 @@
 """One row times a matrix: what a step of decoding consists of, shared among a processor's threads."""
 
+import copy
+
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -28,6 +30,19 @@ class Linear(nn.Linear):
         else:
             out = torch.baddbmm(self.bias.view(parts, 1, -1), row, shares)
         return out.view(*x.shape[:-1], self.out_features)
+
+
+def spread(model: nn.Module) -> nn.Module:
+    """Return a model on the same parameters and buffers in which every ``nn.Linear`` is a ``Linear``.
+
+    The model itself stays as it is: what is trained, compiled, quantised or looked at is torch's own.
+    """
+    kept = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    result = copy.deepcopy(model, kept)
+    for module in result.modules():
+        if type(module) is nn.Linear:
+            module.__class__ = Linear  # the same layer; it only multiplies otherwise
+    return result
 
 
 def _parts(x: Tensor, weight: Tensor) -> int:

@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attention_course.device import without_autocast
 from attention_course.kernels.mapped import OneByOne
 from attention_course.kernels.once import refused
 from attention_course.kernels.online import Partial, merge
@@ -61,7 +62,7 @@ def tiled(
     limit = T_q + T_k if window is None else window - 1
     tiles = Tiles(T_q, T_k, back=limit, ahead=0 if is_causal else limit)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    with torch.autocast(q.device.type, enabled=False):  # it would narrow what was widened above
+    with without_autocast(q.device):  # it would narrow what was widened above
         context, _ = _Tiled.apply(q, k, v, attn_mask, scale, tiles)
     return context.to(value.dtype).reshape(*leading, T_q, value.shape[-1])
 

@@ -54,6 +54,15 @@ class Claim:
         return math.isfinite(self.number) and low <= self.number <= high
 
     @property
+    def shown(self) -> str:
+        """The number with the digits a reader can use, and as many as tell it from a bound it missed."""
+        bounds = {_short(bound) for bound in (self.at_least, self.at_most) if bound is not None}
+        digits = 3
+        while not self.held and math.isfinite(self.number) and _short(self.number, digits) in bounds:
+            digits += 1
+        return _short(self.number, digits)
+
+    @property
     def bound(self) -> str:
         """The bound in words."""
         parts = (("at least", self.at_least), ("at most", self.at_most))
@@ -72,20 +81,18 @@ class Checked:
 
     def __repr__(self) -> str:
         lines = [_summary(self.statements)]
-        lines += [
-            f"  {'✓' if c.held else '✗'} {c.words}: {_short(c.number)} ({c.bound})" for c in self.statements
-        ]
+        lines += [f"  {'✓' if c.held else '✗'} {c.words}: {c.shown} ({c.bound})" for c in self.statements]
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         openly = "".join(
             f'<p class="claim-otherwise"><strong>Otherwise on this machine.</strong> {html.escape(c.words)}: '
-            f"here the number is {_short(c.number)}, not {c.bound}.</p>"
+            f"here the number is {c.shown}, not {c.bound}.</p>"
             for c in self.broken
         )
         items = "".join(
             f"<li>{'✓' if c.held else '✗'} {html.escape(c.words)}: "
-            f"<strong>{_short(c.number)}</strong> ({c.bound})</li>"
+            f"<strong>{c.shown}</strong> ({c.bound})</li>"
             for c in self.statements
         )
         summary = _summary(self.statements)
@@ -115,7 +122,7 @@ def claims(*statements: Claim) -> None:
     checked = Checked(statements)
     display(checked)
     if checked.broken and strict():
-        lines = (f"{c.words}: {_short(c.number)}, not {c.bound}" for c in checked.broken)
+        lines = (f"{c.words}: {c.shown}, not {c.bound}" for c in checked.broken)
         raise ClaimBroken("came out otherwise:\n" + "\n".join(lines))
 
 
@@ -163,8 +170,8 @@ def _summary(statements: tuple[Claim, ...]) -> str:
     return f"✗ {what}, {broken} came out otherwise" if broken else f"✓ {what}"
 
 
-def _short(number: float | int) -> str:
-    """The number with the digits a reader can use."""
+def _short(number: float | int, digits: int = 3) -> str:
+    """The number with so many digits; whole ones with all of them."""
     if math.isfinite(number) and number == int(number) and abs(number) < 1e6:
         return f"{int(number):,}".replace("-", "−")
-    return f"{number:.3g}".replace("-", "−")
+    return f"{number:.{digits}g}".replace("-", "−")

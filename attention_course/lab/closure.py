@@ -92,8 +92,11 @@ def _facts(sources: tuple[str, ...]) -> Facts:
     """Read Python with IPython's commands. Raises a ``SyntaxError`` for what is none."""
     facts = Facts()
     for source in sources:
-        python, commands = _without_commands(source)
-        tree = ast.parse(python)
+        try:  # most sources have no commands, and a line of theirs may begin with % all the same
+            tree, commands = ast.parse(source), []
+        except SyntaxError:
+            python, commands = _without_commands(source)
+            tree = ast.parse(python)
         for text in commands:
             facts.strings.add((text, False))
             facts.uses["!"].add(tuple(text.split()))
@@ -237,6 +240,8 @@ class _Walk:
         level, module, _ = target
         if not level:
             return module
+        if not importer:  # a cell is in no package: such an import fails
+            return ""
         parts = importer.split(".")
         if not self.is_package(importer):
             level += 1

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attention_course.lab.training import train
-from attention_course.transformer import Encoder
+from attention_course.transformer import Encoder, LayerConfig
 
 Kind = Literal["post", "pre", "norm alone", "neither"]
 #: post: norm(x + f(x)); pre: x + f(norm(x)); norm alone: norm(f(x)); neither: f(x)
@@ -35,7 +35,7 @@ class Stack(nn.Module):
             raise ValueError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
         self.kind = kind
         norm = "pre" if kind == "pre" else "post"
-        self.encoder = Encoder(depth, d_model, 4, 2 * d_model, norm=norm)
+        self.encoder = Encoder(depth, LayerConfig(d_model=d_model, num_heads=4, d_ff=2 * d_model, norm=norm))
         for parameter in self.parameters():
             if parameter.dim() == 2:
                 nn.init.xavier_uniform_(parameter)

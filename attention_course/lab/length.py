@@ -16,10 +16,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attention_course.attention import scaled_dot_product_attention
 from attention_course.lab.measuring import count_parameters
 from attention_course.lab.training import train
-from attention_course.positions import Learned, Rotary, Sinusoidal, alibi_bias
+from attention_course.positions import ALiBi, Learned, Rotary, Sinusoidal
+from attention_course.transformer import Embedding, LanguageModel, LayerConfig
 
 #: What may occur in the text: the line break and the printable part of ASCII.
 SYMBOLS = "\n" + "".join(map(chr, range(32, 127)))
@@ -30,141 +30,53 @@ TRAINED, LENGTHS = 64, (64, 96, 128, 256, 512)
 JUDGED = 32
 
 
-class Positions(nn.Module):
-    """The three places where positions can enter a model. Here they enter nowhere."""
-
-    def add(self, x: Float[Tensor, "... T d_model"]) -> Float[Tensor, "... T d_model"]:
-        """Return the embeddings, with what says where they stand."""
-        return x
-
-    def turn(self, x: Float[Tensor, "... T d_k"]) -> Float[Tensor, "... T d_k"]:
-        """Return the queries or the keys, turned."""
-        return x
-
-    def bias(self, T: int, device: torch.device) -> Float[Tensor, "num_heads T T"] | None:
-        """Return what is added to the scores, or None for nothing."""
-        return None
-
-
-class Added(Positions):
-    """Positions that are added to the embeddings."""
-
-    def __init__(self, encode: Learned | Sinusoidal) -> None:
-        super().__init__()
-        self.encode = encode
-
-    def add(self, x: Float[Tensor, "... T d_model"]) -> Float[Tensor, "... T d_model"]:
-        """Return x with a vector for each position added."""
-        return self.encode(x)
-
-
-class Turned(Positions):
-    """Positions that turn queries and keys."""
-
-    def __init__(self, rotary: Rotary) -> None:
-        super().__init__()
-        self.rotary = rotary
-
-    def turn(self, x: Float[Tensor, "... T d_k"]) -> Float[Tensor, "... T d_k"]:
-        """Return x with each pair of entries turned by an angle for each position."""
-        return self.rotary(x)
-
-
-class Biased(Positions):
-    """Positions that are added to the scores, as ALiBi does it."""
-
-    def __init__(self, num_heads: int) -> None:
-        super().__init__()
-        self.num_heads = num_heads
-
-    def bias(self, T: int, device: torch.device) -> Float[Tensor, "num_heads T T"]:
-        """Return minus slope times distance, for each head."""
-        return alibi_bias(self.num_heads, T, device=device)
-
-
-def positions_for(scheme: str, *, d_model: int, num_heads: int, longest: int = LENGTHS[-1]) -> Positions:
-    """Return the positions that one of ``SCHEMES`` stands for.
+def model_for(
+    scheme: str,
+    *,
+    num_tokens: int = len(SYMBOLS),
+    num_layers: int = 2,
+    d_model: int = 64,
+    num_heads: int = 4,
+    longest: int = LENGTHS[-1],
+) -> LanguageModel:
+    """Return an untrained causal model whose positions are what one of ``SCHEMES`` stands for.
 
     Learned ones have ``longest`` vectors, however few of them training will reach. Raises a
     ``ValueError`` for an unknown scheme.
     """
-    if scheme == "none":
-        return Positions()
+    added, rotation, score_bias = None, None, None
     if scheme == "learned":
-        learned = Learned(longest, d_model)
-        nn.init.normal_(learned.table, std=math.sqrt(0.5))  # as large as sines and cosines are
-        return Added(learned)
-    if scheme == "sinusoidal":
-        return Added(Sinusoidal(d_model))
-    if scheme == "rotary":
-        return Turned(Rotary(d_model // num_heads))
-    if scheme == "alibi":
-        return Biased(num_heads)
-    raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
+        added = Learned(longest, d_model)
+        nn.init.normal_(added.table, std=math.sqrt(0.5))  # as large as sines and cosines are
+    elif scheme == "sinusoidal":
+        added = Sinusoidal(d_model)
+    elif scheme == "rotary":
+        rotation = Rotary(d_model // num_heads)
+    elif scheme == "alibi":
+        score_bias = ALiBi(num_heads)
+    elif scheme != "none":
+        raise ValueError(f"scheme must be one of {', '.join(SCHEMES)}, got {scheme!r}")
+    config = LayerConfig(
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=2 * d_model,
+        norm="pre",
+        bias=False,
+        rotation=rotation,
+        score_bias=score_bias,
+    )
+    embedding = Embedding(num_tokens, d_model, added)
+    model = LanguageModel(embedding, num_layers, config, is_causal=True, tied=False)
+    nn.init.normal_(embedding.table.weight)  # rows of their own, as large as what is added to them
+    return model
 
 
-class Block(nn.Module):
-    """Causal attention, then a feed-forward layer; each behind a normalisation and beside a skip."""
-
-    def __init__(self, d_model: int, num_heads: int) -> None:
-        super().__init__()
-        if num_heads < 1 or d_model % num_heads:
-            raise ValueError(f"num_heads must divide d_model, got d_model={d_model}, num_heads={num_heads}")
-        self.num_heads = num_heads
-        self.before_attention, self.before_feed = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.query, self.key, self.value, self.output = (
-            nn.Linear(d_model, d_model, bias=False) for _ in range(4)
-        )
-        self.feed = nn.Sequential(nn.Linear(d_model, 2 * d_model), nn.ReLU(), nn.Linear(2 * d_model, d_model))
-
-    def forward(
-        self, x: Float[Tensor, "B T d_model"], positions: Positions, window: int | None
-    ) -> Float[Tensor, "B T d_model"]:
-        """Return x after one block; with ``window`` no query looks at keys that far back or further."""
-        normed = self.before_attention(x)
-        query, key, value = (
-            layer(normed).unflatten(-1, (self.num_heads, -1)).transpose(-2, -3)
-            for layer in (self.query, self.key, self.value)
-        )  # [B, h, T, d_k]
-        bias = positions.bias(x.shape[1], x.device)
-        context = scaled_dot_product_attention(
-            positions.turn(query),
-            positions.turn(key),
-            value,  # what is handed over is not turned
-            None if bias is None else bias[None],  # torch's fast path wants all four dimensions
-            is_causal=True,
-            window=window,
-        )
-        x = x + self.output(context.transpose(-2, -3).flatten(-2))
-        return x + self.feed(self.before_feed(x))
-
-
-class LanguageModel(nn.Module):
-    """Embeds tokens, passes them through ``layers`` blocks, and gives logits for what comes next."""
-
-    def __init__(
-        self,
-        positions: Positions,
-        *,
-        symbols: int = len(SYMBOLS),
-        d_model: int = 64,
-        num_heads: int = 4,
-        layers: int = 2,
-    ) -> None:
-        super().__init__()
-        self.positions = positions
-        self.embedding = nn.Embedding(symbols, d_model)
-        self.blocks = nn.ModuleList(Block(d_model, num_heads) for _ in range(layers))
-        self.norm, self.readout = nn.LayerNorm(d_model), nn.Linear(d_model, symbols)
-
-    def forward(
-        self, tokens: Int[Tensor, "B T"], *, window: int | None = None
-    ) -> Float[Tensor, "B T symbols"]:
-        """Return logits [B, T, symbols]; with ``window`` each query sees its last ``window`` keys only."""
-        x = self.positions.add(self.embedding(tokens))
-        for block in self.blocks:
-            x = block(x, self.positions, window)
-        return self.readout(self.norm(x))
+def narrowed(model: LanguageModel, window: int | None) -> LanguageModel:
+    """Return a copy in which each query of each layer sees its last ``window`` keys only, or all of them."""
+    result = copy.deepcopy(model)
+    for layer in result.stack.layers:
+        layer.window = window
+    return result
 
 
 class Sample(NamedTuple):
@@ -174,16 +86,16 @@ class Sample(NamedTuple):
     target: Int[Tensor, "B last"]
 
 
-def loss(model: LanguageModel, sample: Sample, *, window: int | None = None) -> Float[Tensor, ""]:
+def loss(model: LanguageModel, sample: Sample) -> Float[Tensor, ""]:
     """Return the mean cross-entropy in nats per target."""
-    logits = model(sample.tokens, window=window)[:, -sample.target.shape[1] :]
+    logits = model(sample.tokens)[:, -sample.target.shape[1] :]
     return F.cross_entropy(logits.flatten(0, 1), sample.target.flatten(), ignore_index=-1)
 
 
 @torch.no_grad()
-def accuracy(model: LanguageModel, sample: Sample, *, window: int | None = None) -> float:
+def accuracy(model: LanguageModel, sample: Sample) -> float:
     """Return the share of targets to which the model gives the largest logit."""
-    best = model(sample.tokens, window=window)[:, -sample.target.shape[1] :].argmax(-1)
+    best = model(sample.tokens)[:, -sample.target.shape[1] :].argmax(-1)
     asked = sample.target >= 0
     return (best == sample.target)[asked].float().mean().item()
 
@@ -268,22 +180,20 @@ def stretched(model: LanguageModel, length: int, *, trained: int = TRAINED) -> L
     Vectors in between are interpolated on a straight line. Raises a ``TypeError`` for a model
     without learned positions.
     """
-    encode = getattr(model.positions, "encode", None)
-    if not isinstance(encode, Learned):
-        raise TypeError(
-            f"only learned positions can be stretched, got {type(encode or model.positions).__name__}"
-        )
+    learned = model.embedding.positions
+    if not isinstance(learned, Learned):
+        raise TypeError(f"only learned positions can be stretched, got {type(learned).__name__}")
     result = copy.deepcopy(model)
-    table = encode.table.detach()[:trained].T  # [d_model, trained]
+    table = learned.table.detach()[:trained].T  # [d_model, trained]
     wide = F.interpolate(table[None], size=length, mode="linear", align_corners=True)[0].T
-    result.positions.encode.table = nn.Parameter(wide.contiguous())
+    result.embedding.positions.table = nn.Parameter(wide.contiguous())
     return result
 
 
 @torch.no_grad()
-def nats(model: LanguageModel, text: Int[Tensor, " n"], length: int, *, window: int | None = None) -> float:
+def nats(model: LanguageModel, text: Int[Tensor, " n"], length: int) -> float:
     """Return the loss per character behind ``length`` characters; the same ones for each length."""
-    return loss(model, windows(text, length), window=window).item()
+    return loss(model, windows(text, length)).item()
 
 
 def trial(
@@ -304,14 +214,14 @@ def trial(
     """
     text = documentation()
     torch.manual_seed(seed)
-    model = LanguageModel(positions_for(scheme, d_model=64, num_heads=4))
+    model = model_for(scheme)
     stream = text_batches(text.train, 768 // length, seed, length=length)
     history = train(model, stream, loss, steps=steps, learning_rate=learning_rate, seed=seed)
     judged = getattr(text, judged_on)
     result = {
         "model": model,
         "plain": [nats(model, judged, n) for n in LENGTHS],
-        "window": nats(model, judged, LENGTHS[-1], window=length),
+        "window": nats(narrowed(model, length), judged, LENGTHS[-1]),
         "parameters": count_parameters(model),
         "seconds": history.seconds,
     }
@@ -335,9 +245,7 @@ def recall_trial(
     the longest of them, with no query looking further back than in training.
     """
     torch.manual_seed(seed)
-    model = LanguageModel(
-        positions_for(scheme, d_model=32, num_heads=4), symbols=symbols, d_model=32, layers=1
-    )
+    model = model_for(scheme, num_tokens=symbols, num_layers=1, d_model=32)
     stream = recall_batches(16, seed, back=back, symbols=symbols)
     history = train(model, stream, loss, steps=steps, learning_rate=learning_rate, seed=seed)
     samples = []
@@ -346,7 +254,7 @@ def recall_trial(
         samples.append(Sample(fresh.tokens, fresh.target[:, -JUDGED:]))
     return {
         "accuracy": [accuracy(model, sample) for sample in samples],
-        "window": accuracy(model, samples[-1], window=TRAINED),
+        "window": accuracy(narrowed(model, TRAINED), samples[-1]),
         "parameters": count_parameters(model),
         "seconds": history.seconds,
     }

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from tqdm.auto import tqdm
 
+from attention_course.device import moved
 from attention_course.lab import store
 from attention_course.lab.machine import cores
 
@@ -50,15 +51,21 @@ def train(
     warmup: int = 50,
     clip: float = 1.0,
     betas: tuple[float, float] = (0.9, 0.98),
+    device: torch.device | str | None = None,
 ) -> History:
     """Train ``model`` in place with Adam and return its history.
 
     ``loss(model, batch)`` gives the number to make small. Gradients are clipped to norm ``clip``;
     the learning rate follows ``schedule``. ``seed`` fixes what is drawn while training (dropout);
-    the model's first weights and the order of ``batches`` are the caller's. Raises a ``ValueError``
-    when ``batches`` ends before ``steps``, or when the loss is no longer finite.
+    the model's first weights and the order of ``batches`` are the caller's. With a ``device``
+    (``best_device()``) the model moves there and every batch follows; the book's models are so small
+    that they stay where they are. Raises a ``ValueError`` when ``batches`` ends before ``steps``, or
+    when the loss is no longer finite.
     """
     torch.manual_seed(seed)
+    if device is not None:
+        model.to(device)
+        batches = (moved(batch, device) for batch in batches)
     # Fused: one pass over each weight. The default's many passes take a tenth of a small model's step.
     optimiser = torch.optim.Adam(model.parameters(), lr=learning_rate, betas=betas, fused=True)
     history, began = History(), time.perf_counter()

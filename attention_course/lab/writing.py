@@ -6,6 +6,7 @@ feed-forward network, so that all models are of one size.
 """
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from attention_course.lab.length import SYMBOLS, Sample, documentation, text_bat
 from attention_course.lab.measuring import count_parameters
 from attention_course.lab.training import train
 from attention_course.positions import Sinusoidal
-from attention_course.transformer import LanguageModel, gpt_like
+from attention_course.transformer import Embedding, FeedForward, LanguageModel, LayerConfig
 
 #: the model's size; its positions are as many as it sees tokens at a time
 LAYERS, D_MODEL, HEADS, D_FF, LENGTH = 2, 64, 4, 192, 64
@@ -32,19 +33,17 @@ def model_with(num_kv_heads: int) -> LanguageModel:
     Equal to within what one unit of a feed-forward network takes in every layer.
     """
     saved = 2 * (HEADS - num_kv_heads) * (D_MODEL // HEADS) * (D_MODEL + 1)
-    model = gpt_like(
-        len(SYMBOLS),
-        LENGTH,
-        num_layers=LAYERS,
+    config = LayerConfig(
         d_model=D_MODEL,
         num_heads=HEADS,
         d_ff=D_FF + round(saved / (2 * D_MODEL + 1)),
+        norm="pre",
+        feed_forward=partial(FeedForward, activation=partial(F.gelu, approximate="tanh")),
         num_kv_heads=num_kv_heads,
     )
     # Few steps: sinusoids need not be learned first. Words are scaled up to be as large as they are.
-    model.embedding.positions = Sinusoidal(D_MODEL)
-    model.embedding.scale = math.sqrt(D_MODEL)
-    return model
+    embedding = Embedding(len(SYMBOLS), D_MODEL, Sinusoidal(D_MODEL), scale=math.sqrt(D_MODEL))
+    return LanguageModel(embedding, LAYERS, config, is_causal=True)
 
 
 def loss(model: LanguageModel, sample: Sample) -> Float[Tensor, ""]:
