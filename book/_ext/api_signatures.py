@@ -2,7 +2,8 @@
 
 jaxtyping's annotations carry the shapes. Sphinx would print their internal
 names; so each signature is read from the source instead, and a module's short
-names for such annotations (``Query``) are written out.
+names for such annotations (``Lengths``) are written out. So are names of
+classes of which the package has two (``Encoder``).
 """
 
 import ast
@@ -32,11 +33,27 @@ def short_names(module: str) -> dict[str, ast.expr]:
 class WrittenOut(ast.NodeTransformer):
     """Put the annotation in the place of its short name."""
 
-    def __init__(self, names: dict[str, ast.expr]) -> None:
-        self.names = names
+    def __init__(self, module: str) -> None:
+        self.module, self.names = module, short_names(module)
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.names.get(node.id, node)
+        if node.id in self.names:
+            return self.names[node.id]
+        own = getattr(sys.modules[self.module], node.id, None)
+        if inspect.isclass(own) and has_namesake(own):
+            name = f"{own.__module__}.{node.id}"
+            return ast.parse(name, mode="eval").body
+        return node
+
+
+def has_namesake(own: type) -> bool:
+    """Return whether another class of the package has the same name."""
+    found = (
+        getattr(module, own.__name__, own)
+        for name, module in sys.modules.items()
+        if name.startswith("attention_course")
+    )
+    return any(inspect.isclass(other) and other is not own for other in found)
 
 
 def signature(something: object) -> tuple[str, str] | None:
@@ -51,7 +68,7 @@ def signature(something: object) -> tuple[str, str] | None:
         return None
     source = textwrap.dedent(inspect.getsource(something))
     (function,) = ast.parse(source).body
-    function = WrittenOut(short_names(something.__module__)).visit(function)
+    function = WrittenOut(something.__module__).visit(function)
     arguments = function.args
     if arguments.args and arguments.args[0].arg in {"self", "cls"}:
         del arguments.args[0]
