@@ -254,9 +254,9 @@ def test_what_this_machine_shows_in_outputs_names_the_cache(project, monkeypatch
     page = project / "book" / "03_page.ipynb"
     nbformat.write(notebook("1 + 1"), page)
     before = executed.cache_of(page, project)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert executed.cache_of(page, project) != before
-    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
     monkeypatch.setattr(executed.lab("machine"), "processor", lambda: "another")
     assert executed.cache_of(page, project) != before
 

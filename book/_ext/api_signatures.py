@@ -41,7 +41,7 @@ class WrittenOut(ast.NodeTransformer):
             return self.names[node.id]
         own = getattr(sys.modules[self.module], node.id, None)
         if inspect.isclass(own) and has_namesake(own):
-            name = f"{own.__module__}.{node.id}"
+            name = f"{own.__module__.rpartition('.')[2]}.{node.id}"
             return ast.parse(name, mode="eval").body
         return node
 
