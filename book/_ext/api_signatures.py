@@ -7,6 +7,7 @@ classes of which the package has two (``Encoder``).
 """
 
 import ast
+import dataclasses
 import inspect
 import sys
 import textwrap
@@ -14,6 +15,7 @@ import textwrap
 from sphinx.application import Sphinx
 from sphinx.config import Config
 
+FIELD = ast.AnnAssign
 DTYPES = {"Bool", "Float", "Int", "Shaped"}
 
 
@@ -58,6 +60,11 @@ def has_namesake(own: type) -> bool:
 
 def signature(something: object) -> tuple[str, str] | None:
     """Return arguments and result of a function or a class, or ``None``."""
+    if dataclasses.is_dataclass(something):
+        source = textwrap.dedent(inspect.getsource(something))
+        (own,) = ast.parse(source).body
+        fields = [ast.unparse(s) for s in own.body if isinstance(s, FIELD)]
+        return f"(*, {', '.join(fields)})", ""
     if inspect.isclass(something):
         if issubclass(something, tuple):
             return None  # a named tuple: its fields are its arguments
