@@ -13,7 +13,7 @@ CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
 THREADS := $(shell expr \( $(CORES) + 1 \) / 2)
 RUN := OMP_NUM_THREADS=$(THREADS) MKL_NUM_THREADS=$(THREADS) $(BIN)
 PYTEST := $(RUN)/pytest
-# Long runs made for the book need not be made again to test its notebooks: attention_course/lab/store.py.
+# Long runs made for the book need not be made again to test its notebooks: attention_course/lab/train/store.py.
 RUNS := $(CURDIR)/_build/runs
 # A notebook that the build has executed is compared as it is, any other is executed: tests/from_build.py.
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS)

@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from attention_course import decoding
 from attention_course.attention import scaled_dot_product_attention
 from attention_course.interop import from_torch
-from attention_course.lab.cost import plain
+from attention_course.lab.experiments.cost import plain
 from attention_course.masks import window as window_mask
 from attention_course.scores import Additive
 from attention_course.transformer import gpt_like

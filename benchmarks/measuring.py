@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from attention_course.lab.memory import of_process
+from attention_course.lab.measure.memory import of_process
 
 Call = Callable[[], object]
 #: what ``roofline`` calls the rate that kernels in bfloat16 are held against

@@ -30,8 +30,8 @@ import torch
 from nbclient import NotebookClient
 from tqdm import tqdm
 
-from attention_course.lab.claims import carried, margin
-from attention_course.lab.machine import cores, processor
+from attention_course.lab.measure.machine import cores, processor
+from attention_course.lab.page.claims import carried, margin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the build knows what a notebook stands on

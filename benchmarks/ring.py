@@ -18,8 +18,8 @@ import torch.distributed as dist
 import torch.nn.functional as F
 
 from attention_course import ring
-from attention_course.lab import machines
-from attention_course.lab.memory import LiveBytes, of_process
+from attention_course.lab.experiments import machines
+from attention_course.lab.measure.memory import LiveBytes, of_process
 from attention_course.ring import ring_attention
 
 HEADS, WIDTH = 4, 64

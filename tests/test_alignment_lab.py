@@ -9,12 +9,15 @@ import pytest
 import torch
 
 from attention_course import seq2seq
-from attention_course.lab import alignment, plotting, translation
-from attention_course.lab.alignment import Unreadable, Written, gold, parse, translate
-from attention_course.lab.alignment_widget import EXAMPLES, AlignmentLab
-from attention_course.lab.measuring import Run, count_parameters
-from attention_course.lab.pairs import BOS, EOS, Pair, collate
-from attention_course.lab.training import History
+from attention_course.lab.data import translation
+from attention_course.lab.data.pairs import BOS, EOS, Pair, collate
+from attention_course.lab.experiments import alignment
+from attention_course.lab.experiments.alignment import Unreadable, Written, gold, parse, translate
+from attention_course.lab.experiments.alignment_widget import EXAMPLES, AlignmentLab
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.page import plotting
+from attention_course.lab.train.loop import History
+from attention_course.lab.train.translators import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 

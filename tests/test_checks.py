@@ -24,7 +24,7 @@ from attention_course.checks.judge import STAGES, judge_function
 from attention_course.checks.observe import observe, printable, undisturbed
 from attention_course.checks.score_functions import REACH
 from attention_course.kernels import online
-from attention_course.lab import pairs, reversal
+from attention_course.lab.data import pairs, reversal
 from attention_course.scores import scaled_dot
 
 EXERCISES = [one for chapter in checks.chapters() for one in chapter.exercises]

@@ -9,7 +9,16 @@ import torch
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
-from attention_course.lab.claims import MIME, Checked, Claim, ClaimBroken, carried, claims, margin, strict
+from attention_course.lab.page.claims import (
+    MIME,
+    Checked,
+    Claim,
+    ClaimBroken,
+    carried,
+    claims,
+    margin,
+    strict,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -109,7 +118,7 @@ def executed(source, **kernel):
 
 
 SOURCE = """
-from attention_course.lab.claims import Claim, claims
+from attention_course.lab.page.claims import Claim, claims
 claims(Claim("One", 1, at_least=1), Claim("Two", float("nan"), at_most=2))
 3
 """

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from attention_course import scaled_dot_product_attention
-from attention_course.lab import cost
+from attention_course.lab.experiments import cost
 
 
 def test_peak_counts_what_is_held_at_the_same_time():

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attention_course.lab import depth
-from attention_course.lab.measuring import count_parameters
+from attention_course.lab.experiments import depth
+from attention_course.lab.measure.numbers import count_parameters
 
 
 def test_each_kind_is_what_its_formula_says():

@@ -3,7 +3,7 @@ from typing import NamedTuple
 import torch
 
 from attention_course.device import best_device, moved
-from attention_course.lab.training import train
+from attention_course.lab.train.loop import train
 
 
 def test_the_best_device_computes():

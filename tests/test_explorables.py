@@ -13,7 +13,7 @@ from browser import figure
 from attention_course.attention import attend
 from attention_course.explorables import query_and_keys, who_looks_at_whom
 from attention_course.explorables.base import embed
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 QUERIES, KEYS, VALUES = (torch.from_numpy(example.X @ w) for w in (example.W_Q, example.W_K, example.W_V))
 SAT = example.TOKENS.index("sat")

@@ -10,7 +10,7 @@ from browser import figure
 from attention_course.attention import attend
 from attention_course.explorables.split_heads import WIDE, split_heads
 from attention_course.heads import MultiHeadAttention
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 SAT = example.TOKENS.index("sat")
 X = torch.tensor(example.X)

@@ -10,7 +10,7 @@ from browser import figure
 from attention_course import masks
 from attention_course.attention import attend
 from attention_course.explorables.paint_a_mask import paint_a_mask
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 QUERIES, KEYS, VALUES = (torch.from_numpy(example.X @ w) for w in (example.W_Q, example.W_K, example.W_V))
 SAT = example.TOKENS.index("sat")

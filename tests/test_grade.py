@@ -999,7 +999,7 @@ OF_THE_COURSE = [
     "%foo (\nfrom attention_course.checks import (  # nothing\n    observe as o)\no.Watch = 1",
     "from attention_course.checks.watch import Watch as o\no.seen = 1",
     "from attention_course import checks as o\no.observe.Watch = 1",
-    "import attention_course.lab.pairs\nattention_course.checks.observe.Watch = 1",
+    "import attention_course.lab.data.pairs\nattention_course.checks.observe.Watch = 1",
     "from attention_course.checks.observe import *\nWatch.seen = 1",
 ]
 
@@ -1049,7 +1049,7 @@ def test_what_is_no_way_around_is_no_flag(assignment):
     text = (
         "from attention_course.checks import CheckFailed, check, hint, inputs, progress\n"
         "from attention_course.checks import (\n    check as again,\n)\n"
-        "from attention_course.lab.example import TOKENS\nagain, TOKENS, check\n"
+        "from attention_course.lab.data.example import TOKENS\nagain, TOKENS, check\n"
         'def look(model):\n    """Inspect all modules: globals(), torch._softmax."""\n'
         "    model.eval()  # eval(), vars and gc\n    return [type(one) for one in model.modules()]\n"
         "re.compile('gc'); torch.compile(look)\n"

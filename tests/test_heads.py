@@ -8,7 +8,7 @@ from torch import nn
 from attention_course import masks
 from attention_course.heads import MultiHeadAttention
 from attention_course.interop import from_torch, to_torch
-from attention_course.lab.cost import peak_bytes
+from attention_course.lab.experiments.cost import peak_bytes
 from attention_course.positions import ALiBi, Rotary
 
 

@@ -10,9 +10,20 @@ import pytest
 import torch
 
 from attention_course import seq2seq
-from attention_course.lab import measuring, reversal, store, training, translation
-from attention_course.lab.measuring import Translation
-from attention_course.lab.pairs import BOS, EOS, PAD, Pair, Vocabulary, batches, by_length, collate
+from attention_course.lab.data import reversal, translation
+from attention_course.lab.data.pairs import BOS, EOS, PAD, Pair, Vocabulary, batches, by_length, collate
+from attention_course.lab.measure.numbers import count_parameters, mean_and_sd
+from attention_course.lab.measure.translations import (
+    Translation,
+    alignment_offsets,
+    exact_match,
+    forced_choices,
+    position_match,
+    translate,
+)
+from attention_course.lab.train import store
+from attention_course.lab.train.loop import progress, schedule, side_by_side, train
+from attention_course.lab.train.translators import learn, token_loss
 
 LEXICON = {
     **translation.ANIMALS_AND_PEOPLE, **translation.THINGS, **translation.PLACES, **translation.ADJECTIVES,
@@ -156,7 +167,7 @@ def line(seed=0, **options):
     model = torch.nn.Linear(2, 1)
     steps = options.pop("steps", 100)
     data = [torch.ones(4, 2)] * steps
-    return model, training.train(model, data, quadratic, steps=steps, learning_rate=0.1, **options)
+    return model, train(model, data, quadratic, steps=steps, learning_rate=0.1, **options)
 
 
 def test_training_lowers_the_loss_and_says_what_it_took():
@@ -177,7 +188,7 @@ def test_the_seed_fixes_what_is_drawn_in_training():
         torch.manual_seed(5)
         model = torch.nn.Linear(2, 1)
         data = [torch.ones(4, 2)] * 5
-        return training.train(model, data, noisy, steps=5, learning_rate=0.1, seed=seed).losses
+        return train(model, data, noisy, steps=5, learning_rate=0.1, seed=seed).losses
 
     assert losses(0) == losses(0) != losses(1)
 
@@ -185,9 +196,9 @@ def test_the_seed_fixes_what_is_drawn_in_training():
 def test_too_few_batches_and_a_lost_loss_are_named():
     model = torch.nn.Linear(2, 1)
     with pytest.raises(ValueError, match="batches ended after 3 of steps=5"):
-        training.train(model, [torch.ones(4, 2)] * 3, quadratic, steps=5, learning_rate=0.1)
+        train(model, [torch.ones(4, 2)] * 3, quadratic, steps=5, learning_rate=0.1)
     with pytest.raises(ValueError, match="loss must stay finite, got nan at step 0"):
-        training.train(model, [torch.full((4, 2), torch.nan)], quadratic, steps=1, learning_rate=0.1)
+        train(model, [torch.full((4, 2), torch.nan)], quadratic, steps=1, learning_rate=0.1)
 
 
 @pytest.mark.parametrize("clip", [0.5, 1e9])
@@ -196,7 +207,7 @@ def test_a_step_is_adams_with_the_gradient_cut_to_the_norm(clip):
     data = [torch.tensor([[30.0, -20.0]]), torch.tensor([[0.2, 0.1]]), torch.tensor([[-0.1, 0.3]])]
     model = torch.nn.Linear(2, 1)
     weights = torch.cat([p.detach().flatten().double() for p in model.parameters()])
-    training.train(model, data, quadratic, steps=3, learning_rate=0.1, warmup=2, clip=clip)
+    train(model, data, quadratic, steps=3, learning_rate=0.1, warmup=2, clip=clip)
     mean, square, norms = torch.zeros(3), torch.zeros(3), []
     for step, batch in enumerate(data):
         row = torch.cat((batch[0].double(), torch.ones(1)))  # the bias is the weight of a 1
@@ -205,7 +216,7 @@ def test_a_step_is_adams_with_the_gradient_cut_to_the_norm(clip):
         gradient = gradient * min(1.0, clip / norms[-1])
         mean, square = 0.9 * mean + 0.1 * gradient, 0.98 * square + 0.02 * gradient**2
         unbiased = mean / (1 - 0.9 ** (step + 1)), square / (1 - 0.98 ** (step + 1))
-        rate = 0.1 * training.schedule(step, 3, warmup=2)
+        rate = 0.1 * schedule(step, 3, warmup=2)
         weights = weights - rate * unbiased[0] / (unbiased[1].sqrt() + 1e-8)
     assert norms[0] > 0.5  # something is cut
     got = torch.cat([p.detach().flatten().double() for p in model.parameters()])
@@ -215,49 +226,49 @@ def test_a_step_is_adams_with_the_gradient_cut_to_the_norm(clip):
 
 
 def test_the_schedule_rises_stays_and_falls():
-    rate = [training.schedule(step, 800, warmup=50, final=0.02) for step in range(800)]
+    rate = [schedule(step, 800, warmup=50, final=0.02) for step in range(800)]
     assert rate[0] == pytest.approx(1 / 50) and rate[49] == rate[400] == 1.0
     assert rate[:50] == sorted(rate[:50]) and rate[400:] == sorted(rate[400:], reverse=True)
     assert rate[600] == pytest.approx(0.51) and 0.02 < rate[-1] < 0.03
 
 
 def test_nobody_watching_means_no_bar(capsys):
-    assert list(training.progress(range(3), "steps")) == [0, 1, 2]
+    assert list(progress(range(3), "steps")) == [0, 1, 2]
     assert capsys.readouterr() == ("", "")
 
 
 def test_side_by_side_keeps_the_order():
     jobs = [{"values": [float(n), n + 2.0]} for n in range(3)]
-    expected = [measuring.mean_and_sd(**job) for job in jobs]
-    assert training.side_by_side(measuring.mean_and_sd, jobs, workers=2) == expected
-    assert training.side_by_side(measuring.mean_and_sd, []) == []
+    expected = [mean_and_sd(**job) for job in jobs]
+    assert side_by_side(mean_and_sd, jobs, workers=2) == expected
+    assert side_by_side(mean_and_sd, []) == []
 
 
 def test_runs_are_kept_only_when_asked_and_reused_only_when_asked(tmp_path, monkeypatch):
     jobs = [{"values": [1.0, 2.0]}, {"values": [5.0]}]
-    honest = training.side_by_side(measuring.mean_and_sd, jobs)
+    honest = side_by_side(mean_and_sd, jobs)
     monkeypatch.setenv(store.KEEP, str(tmp_path))
-    assert training.side_by_side(measuring.mean_and_sd, jobs) == honest
+    assert side_by_side(mean_and_sd, jobs) == honest
     kept = sorted(tmp_path.iterdir())
     assert len(kept) == 2
     for path in kept:
         path.write_bytes(pickle.dumps("from the store"))
-    assert training.side_by_side(measuring.mean_and_sd, jobs) == honest  # a build never reads
+    assert side_by_side(mean_and_sd, jobs) == honest  # a build never reads
     for path in kept:
         path.write_bytes(pickle.dumps("from the store"))
     monkeypatch.delenv(store.KEEP)
-    assert training.side_by_side(measuring.mean_and_sd, jobs) == honest
+    assert side_by_side(mean_and_sd, jobs) == honest
     monkeypatch.setenv(store.REUSE, str(tmp_path))
-    assert training.side_by_side(measuring.mean_and_sd, jobs) == ["from the store"] * 2
+    assert side_by_side(mean_and_sd, jobs) == ["from the store"] * 2
     other = {"values": [1.0, 3.0]}
-    mixed = training.side_by_side(measuring.mean_and_sd, [other, jobs[0]])
-    assert mixed == [measuring.mean_and_sd(**other), "from the store"]
+    mixed = side_by_side(mean_and_sd, [other, jobs[0]])
+    assert mixed == [mean_and_sd(**other), "from the store"]
 
 
 def test_a_kept_run_is_of_no_use_to_another_source(tmp_path, monkeypatch):
     monkeypatch.setenv(store.KEEP, str(tmp_path))
     monkeypatch.setenv(store.REUSE, str(tmp_path))
-    call, another = pickle.dumps((measuring.mean_and_sd, 1)), pickle.dumps((measuring.mean_and_sd, 2))
+    call, another = pickle.dumps((mean_and_sd, 1)), pickle.dumps((mean_and_sd, 2))
     store.keep(call, b"answer")
     assert store.reused(call) == b"answer" and store.reused(another) is None
     monkeypatch.setattr(store, "_surroundings", lambda modules: "a changed package")
@@ -267,17 +278,17 @@ def test_a_kept_run_is_of_no_use_to_another_source(tmp_path, monkeypatch):
 def test_side_by_side_trains_as_one_process_does(symbols):
     build = partial(seq2seq.recurrent, seq2seq.BahdanauDecoder, 23, 23, embedding_dim=8, hidden_size=8)
     job = {"build": build, "task": symbols, "seed": 3, "steps": 4, "learning_rate": 0.01, "batch_size": 8}
-    here = measuring.learn(**job)
-    (there,) = training.side_by_side(measuring.learn, [job])
+    here = learn(**job)
+    (there,) = side_by_side(learn, [job])
     assert there.history.losses == pytest.approx(here.history.losses, rel=1e-4)
-    assert there.parameters == measuring.count_parameters(there.model) == here.parameters
+    assert there.parameters == count_parameters(there.model) == here.parameters
     for a, b in zip(there.model.parameters(), here.model.parameters(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-3, rtol=1e-3)
 
 
 def test_a_mistake_in_a_job_comes_back():
     with pytest.raises(Exception, match="mean requires at least one data point"):
-        training.side_by_side(measuring.mean_and_sd, [{"values": []}])
+        side_by_side(mean_and_sd, [{"values": []}])
 
 
 # Measuring
@@ -291,46 +302,46 @@ PAIRS = [
 
 def test_counting_parameters():
     model = torch.nn.Linear(3, 2)
-    assert measuring.count_parameters(model) == 8
+    assert count_parameters(model) == 8
     model.bias.requires_grad_(False)
-    assert measuring.count_parameters(model) == 6
+    assert count_parameters(model) == 6
 
 
 def test_mean_and_sd():
-    assert measuring.mean_and_sd([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))
-    assert measuring.mean_and_sd([4.0]) == (4.0, 0.0)
+    assert mean_and_sd([1.0, 3.0]) == pytest.approx((2.0, 2**0.5))
+    assert mean_and_sd([4.0]) == (4.0, 0.0)
 
 
 def test_exact_match_wants_every_word_and_no_more():
     written = [Translation(("C", "B", "A"), None), Translation(("B", "A", "A"), None)]
-    assert measuring.exact_match(written, PAIRS) == 0.5
+    assert exact_match(written, PAIRS) == 0.5
 
 
 def test_position_match_follows_the_alignment():
     written = [Translation(("C", "C", "A"), None), Translation(("B",), None)]
-    assert measuring.position_match(written, PAIRS, 0) == 0.5  # "A" is written third, and is missing
-    assert measuring.position_match(written, PAIRS, -1) == 1.0
-    assert measuring.position_match(written, PAIRS, 1) == 0.5
+    assert position_match(written, PAIRS, 0) == 0.5  # "A" is written third, and is missing
+    assert position_match(written, PAIRS, -1) == 1.0
+    assert position_match(written, PAIRS, 1) == 0.5
 
 
 def test_alignment_offsets_count_right_translations_alone():
     weights = torch.tensor([[0.1, 0.1, 0.8], [0.1, 0.2, 0.7], [0.9, 0.1, 0.0], [1.0, 0.0, 0.0]])
     written = [Translation(("C", "B", "A"), weights), Translation(("A",), weights[:2, :2])]
-    assert measuring.alignment_offsets(written, PAIRS) == [0, 1, 0]
+    assert alignment_offsets(written, PAIRS) == [0, 1, 0]
 
 
 @pytest.mark.parametrize("decoder", [seq2seq.FixedVectorDecoder, seq2seq.BahdanauDecoder])
 def test_translations_and_forced_choices_have_the_pairs_shapes(decoder, symbols):
     model = seq2seq.recurrent(decoder, 23, 23, embedding_dim=8, hidden_size=8).eval()
     pairs = symbols.test[:1] + symbols.test[-1:]
-    for translation_, pair in zip(measuring.forced_choices(model, pairs, symbols), pairs, strict=True):
+    for translation_, pair in zip(forced_choices(model, pairs, symbols), pairs, strict=True):
         assert len(translation_.words) == len(pair.target)
         if translation_.weights is not None:
             assert translation_.weights.shape == (len(pair.target) + 1, len(pair.source))
-    for translation_, pair in zip(measuring.translate(model, pairs, symbols), pairs, strict=True):
+    for translation_, pair in zip(translate(model, pairs, symbols), pairs, strict=True):
         if translation_.weights is not None:
             assert translation_.weights.shape[1] == len(pair.source)
-    assert measuring.translate(model, [], symbols) == measuring.forced_choices(model, [], symbols) == []
+    assert translate(model, [], symbols) == forced_choices(model, [], symbols) == []
 
 
 def test_padding_does_not_count_in_the_loss(symbols):
@@ -338,8 +349,8 @@ def test_padding_does_not_count_in_the_loss(symbols):
     model = seq2seq.recurrent(seq2seq.BahdanauDecoder, 23, 23, embedding_dim=8, hidden_size=8)
     short, long = symbols.test[0], symbols.test[-1]
     counts = [len(pair.target) + 1 for pair in (short, long)]
-    each = [measuring.token_loss(model, collate([pair], symbols)).item() for pair in (short, long)]
-    together = measuring.token_loss(model, collate([short, long], symbols)).item()
+    each = [token_loss(model, collate([pair], symbols)).item() for pair in (short, long)]
+    together = token_loss(model, collate([short, long], symbols)).item()
     assert together == pytest.approx(
         sum(n * x for n, x in zip(counts, each, strict=True)) / sum(counts), rel=1e-5
     )
@@ -349,10 +360,10 @@ def test_the_task_can_be_learned():
     task = reversal.task(0, reversal.copied_pair, train=500, per_bucket=10)
     short = [pair for pair in task.train if len(pair.source) <= 4]
     model = seq2seq.recurrent(seq2seq.BahdanauDecoder, 23, 23, embedding_dim=16, hidden_size=32)
-    history = training.train(
+    history = train(
         model,
         batches(short, task, batch_size=16, seed=0),
-        measuring.token_loss,
+        token_loss,
         steps=80,
         learning_rate=0.01,
     )

@@ -3,9 +3,10 @@ import hashlib
 import pytest
 import torch
 
-from attention_course.lab import length
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.training import train
+from attention_course.lab.data.text import SYMBOLS, Sample, Text, documentation, text_batches
+from attention_course.lab.experiments import length
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.loop import train
 from attention_course.positions import ALiBi, Learned, Rotary, Sinusoidal, sinusoidal
 
 each_scheme = pytest.mark.parametrize("scheme", length.SCHEMES)
@@ -17,49 +18,49 @@ def build(scheme, seed=0, **settings):
 
 
 def some_tokens(*shape):
-    return torch.randint(len(length.SYMBOLS), shape)
+    return torch.randint(len(SYMBOLS), shape)
 
 
 @pytest.fixture(scope="module")
 def text():
-    return length.documentation()
+    return documentation()
 
 
 class TestText:
     def test_it_is_cut_in_order(self, text):
         sizes = [len(piece) for piece in text]
         assert sizes == [298_224, 37_278, 37_281]
-        whole = "".join(length.SYMBOLS[number] for number in torch.cat(text))
+        whole = "".join(SYMBOLS[number] for number in torch.cat(text))
         assert whole.startswith('The "assert" statement') and whole.endswith("Yield expressions\nsection.")
 
     def test_it_is_the_same_on_every_python(self, text):
-        whole = "".join(length.SYMBOLS[number] for number in torch.cat(text))
+        whole = "".join(SYMBOLS[number] for number in torch.cat(text))
         digest = hashlib.sha256(whole.encode()).hexdigest()
         assert digest == "155856fec668bf99a996824ce822c597a33aa7bffeb8d245f584e0d068887563"
 
     def test_no_paragraph_comes_twice(self, text):
-        whole = "".join(length.SYMBOLS[number] for number in torch.cat(text))
+        whole = "".join(SYMBOLS[number] for number in torch.cat(text))
         paragraphs = whole.split("\n\n")
         assert len(set(paragraphs)) == len(paragraphs) > 1000
 
     def test_it_is_the_same_every_time(self, text):
-        assert all(torch.equal(a, b) for a, b in zip(text, length.documentation(), strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(text, documentation(), strict=True))
 
 
 class TestSamples:
     def test_the_target_is_the_next_character(self, text):
-        sample = next(length.text_batches(text.train, 4, seed=0))
+        sample = next(text_batches(text.train, 4, seed=0, length=length.TRAINED))
         assert sample.tokens.shape == sample.target.shape == (4, length.TRAINED)
         assert torch.equal(sample.tokens[:, 1:], sample.target[:, :-1])
 
     def test_every_character_can_be_drawn(self):
-        batches = length.text_batches(torch.arange(6), 50, seed=0, length=3)
+        batches = text_batches(torch.arange(6), 50, seed=0, length=3)
         seen = next(batches)
         assert set(seen.tokens[:, 0].tolist()) == {0, 1, 2}
         assert seen.target.max() == 5
 
     def test_the_same_seed_gives_the_same_batches(self, text):
-        one, other = (length.text_batches(text.train, 4, seed=1) for _ in range(2))
+        one, other = (text_batches(text.train, 4, seed=1, length=64) for _ in range(2))
         first = next(one)
         assert torch.equal(first.tokens, next(other).tokens)
         assert not torch.equal(first.tokens, next(one).tokens)
@@ -162,8 +163,8 @@ class TestModel:
     def test_the_loss_of_knowing_nothing_is_that_of_a_guess(self):
         model = build("none")
         torch.nn.init.zeros_(model.output.weight)
-        sample = length.Sample(some_tokens(4, 40), some_tokens(4, 32))
-        expected = torch.tensor(float(len(length.SYMBOLS))).log()
+        sample = Sample(some_tokens(4, 40), some_tokens(4, 32))
+        expected = torch.tensor(float(len(SYMBOLS))).log()
         torch.testing.assert_close(length.loss(model, sample), expected)
 
     def test_what_is_not_asked_does_not_count(self):
@@ -172,13 +173,13 @@ class TestModel:
         some = target.clone()
         some[:, :6] = -1
         torch.testing.assert_close(
-            length.loss(model, length.Sample(tokens, some)),
-            length.loss(model, length.Sample(tokens, target[:, 6:])),
+            length.loss(model, Sample(tokens, some)),
+            length.loss(model, Sample(tokens, target[:, 6:])),
         )
         best = model(tokens).argmax(-1)
         best[:, :6] = -1
-        assert length.accuracy(model, length.Sample(tokens, best)) == 1.0
-        assert length.accuracy(length.narrowed(model, 1), length.Sample(tokens, best)) < 1.0
+        assert length.accuracy(model, Sample(tokens, best)) == 1.0
+        assert length.accuracy(length.narrowed(model, 1), Sample(tokens, best)) < 1.0
 
 
 class TestStretched:
@@ -210,7 +211,7 @@ def test_training_learns_to_look_back():
 @pytest.fixture
 def short_text(monkeypatch, text):
     """Two windows instead of seventy."""
-    short = length.Text(*(piece[:1200] for piece in text))
+    short = Text(*(piece[:1200] for piece in text))
     monkeypatch.setattr(length, "documentation", lambda: short)
     return short
 
@@ -267,7 +268,7 @@ class TestBadInput:
         with pytest.raises(ValueError, match="longer than longest=512, got 512 characters"):
             length.windows(text.test[:512], 64)
         with pytest.raises(ValueError, match="longer than length=64, got 64 characters"):
-            length.text_batches(text.test[:64], 4, seed=0)
+            text_batches(text.test[:64], 4, seed=0, length=64)
 
     @pytest.mark.parametrize("back", [0, 20])
     def test_asking_for_a_token_that_is_not_there(self, back):

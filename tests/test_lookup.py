@@ -3,8 +3,8 @@ import math
 import pytest
 import torch
 
-from attention_course.lab import lookup
-from attention_course.lab.training import train
+from attention_course.lab.experiments import lookup
+from attention_course.lab.train.loop import train
 
 
 def generator(seed=0):

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_course import masks
-from attention_course.lab.memory import LiveBytes
+from attention_course.lab.measure.memory import LiveBytes
 
 LENGTHS = st.integers(0, 6)
 

@@ -21,7 +21,7 @@ import course_sphinx  # noqa: E402
 import executed  # noqa: E402
 import replicate  # noqa: E402
 
-from attention_course.lab.claims import margin  # noqa: E402
+from attention_course.lab.page.claims import margin  # noqa: E402
 
 PAGES = executed.pages()
 
@@ -257,7 +257,7 @@ def test_what_this_machine_shows_in_outputs_names_the_cache(project, monkeypatch
     monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
     assert executed.cache_of(page, project) != before
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA")
-    monkeypatch.setattr(executed.lab("machine"), "processor", lambda: "another")
+    monkeypatch.setattr(executed.lab("measure/machine"), "processor", lambda: "another")
     assert executed.cache_of(page, project) != before
 
 
@@ -297,7 +297,9 @@ def test_a_broken_claim_is_an_error_only_where_claims_are_strict(
     nbformat.write(notebook("claims()"), page)
     made = nbformat.read(page, 4)
     carried = [claim("D is so", number, at_least=0.9, held=number >= 0.9)]
-    made.cells[0].outputs = [nbformat.v4.new_output("display_data", {executed.lab("claims").MIME: carried})]
+    made.cells[0].outputs = [
+        nbformat.v4.new_output("display_data", {executed.lab("page/claims").MIME: carried})
+    ]
     get_cache(executed.cache_of(page, project)).cache_notebook_bundle(
         CacheBundleIn(made, str(page)), check_validity=False
     )
@@ -319,6 +321,6 @@ def test_a_broken_claim_is_an_error_only_where_claims_are_strict(
 
 def test_no_page_is_read_as_something_that_is_no_python():
     """Such a cell stands on everything, and would be executed after every change."""
-    closure = executed.lab("closure")
+    closure = executed.lab("train/closure")
     for page in PAGES:
         closure._facts(tuple(executed.code_cells(page)))

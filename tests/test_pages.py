@@ -16,7 +16,7 @@ import yaml
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from attention_course.lab.claims import Checked, Claim
+from attention_course.lab.page.claims import Checked, Claim
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html"

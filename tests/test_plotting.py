@@ -7,7 +7,8 @@ import pytest
 
 mpl.use("Agg")
 
-from attention_course.lab import palette, plotting
+from attention_course import palette
+from attention_course.lab.page import plotting
 
 
 def drawn(alt="A line that rises", colour=plotting.QUERY):

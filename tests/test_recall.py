@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from attention_course import scaled_dot_product_attention
-from attention_course.lab import recall
-from attention_course.lab.training import train
+from attention_course.lab.experiments import recall
+from attention_course.lab.train.loop import train
 from attention_course.linear import linear_attention
 
 CHOICES = ({}, {"window": 20}, {"linear": True})

@@ -5,7 +5,9 @@ import torch
 from torch import nn
 
 from attention_course.heads import MultiHeadAttention
-from attention_course.lab import recurrence
+from attention_course.lab.experiments import recurrence
+from attention_course.lab.measure.numbers import crossing, slope
+from attention_course.lab.measure.seconds import seconds
 
 
 @pytest.mark.parametrize("kind", recurrence.KINDS)
@@ -25,26 +27,26 @@ def test_open_gates_keep_the_old_state():
 
 def test_slope_finds_the_exponent():
     x = [16.0, 32.0, 64.0, 128.0]
-    assert recurrence.slope(x, [3 * v**1.5 for v in x]) == pytest.approx(1.5, abs=1e-5)
+    assert slope(x, [3 * v**1.5 for v in x]) == pytest.approx(1.5, abs=1e-5)
     for bad in ([1.0], [1.0, 2.0, 3.0]):
         with pytest.raises(ValueError, match="at least two points"):
-            recurrence.slope([1.0] if len(bad) == 1 else [1.0, 2.0], bad)
+            slope([1.0] if len(bad) == 1 else [1.0, 2.0], bad)
 
 
 def test_crossing_is_where_two_power_laws_meet():
     x = [16.0, 64.0, 256.0, 1024.0]
     linear, quadratic = [100 * v for v in x], [v**2 for v in x]
-    assert recurrence.crossing(x, quadratic, linear) == pytest.approx(100)
-    assert recurrence.crossing(x, linear, quadratic) is None
-    assert recurrence.crossing(x, quadratic, [1.0] * 4) == 16.0
-    assert recurrence.crossing(x, [1.0, 5.0, 1.0, 5.0], [2.0] * 4) > 256  # for good, not for the first time
+    assert crossing(x, quadratic, linear) == pytest.approx(100)
+    assert crossing(x, linear, quadratic) is None
+    assert crossing(x, quadratic, [1.0] * 4) == 16.0
+    assert crossing(x, [1.0, 5.0, 1.0, 5.0], [2.0] * 4) > 256  # for good, not for the first time
 
 
 def test_seconds_are_those_of_the_quickest_call(monkeypatch):
     clock = iter([0.0, 5.0, 10.0, 11.0, 20.0, 23.0])
     calls = []
-    monkeypatch.setattr(recurrence.time, "process_time", lambda: next(clock))
-    assert recurrence.seconds(lambda: calls.append(1), repeats=3) == 1.0
+    monkeypatch.setattr("time.process_time", lambda: next(clock))
+    assert seconds(lambda: calls.append(1), repeats=3) == 1.0
     assert len(calls) == 4  # one to warm up
 
 

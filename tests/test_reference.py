@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from attention_course.lab import machine
+from attention_course.lab.measure import machine
 
 ROOT = Path(__file__).resolve().parent.parent
 HTML = ROOT / "_build" / "html" / "book"

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from attention_course.heads import MultiHeadAttention
-from attention_course.lab import relations
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.training import train
+from attention_course.lab.experiments import relations
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.loop import train
 
 
 def generator(seed=0):

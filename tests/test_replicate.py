@@ -74,7 +74,7 @@ def project(tmp_path, monkeypatch):
     """A notebook with two claims, one of which other seeds break, and an assertion that one seed breaks."""
     source = """
 import torch
-from attention_course.lab.claims import Claim, claims
+from attention_course.lab.page.claims import Claim, claims
 torch.manual_seed(0)
 seed = torch.initial_seed()
 claims(Claim("Seeds are small", seed / 1000, at_most=100), Claim("Seeds are zero", seed, at_most=1))

@@ -4,7 +4,7 @@ import subprocess
 
 import pytest
 
-from attention_course.lab.results import kept
+from attention_course.lab.measure.results import kept
 
 
 def test_a_page_reads_what_lies_beside_the_book(tmp_path, monkeypatch):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from attention_course import masks, ring, scaled_dot_product_attention
 from attention_course.kernels.online import Partial, merge
-from attention_course.lab import machines
-from attention_course.lab.memory import LiveBytes
-from attention_course.lab.processes import together
+from attention_course.lab.experiments import machines
+from attention_course.lab.measure.memory import LiveBytes
+from attention_course.lab.measure.processes import together
 
 T = 24  # divisible by 2 P for P = 1, 2, 3, 4
 

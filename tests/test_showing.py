@@ -3,7 +3,7 @@ import inspect
 import pytest
 
 from attention_course.attention import mix
-from attention_course.lab.showing import source, table
+from attention_course.lab.page.showing import source, table
 
 
 def test_a_table():

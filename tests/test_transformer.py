@@ -16,7 +16,10 @@ from attention_course import masks
 from attention_course.decoding import caches_for
 from attention_course.heads import MultiHeadAttention
 from attention_course.interop import from_torch
-from attention_course.lab import measuring, translation
+from attention_course.lab.data import translation
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.measure.translations import exact_match, translate
+from attention_course.lab.train.translators import learn
 from attention_course.positions import (
     ALiBi,
     BucketedBias,
@@ -222,7 +225,7 @@ def test_conversion_copies_the_weights_and_keeps_mode_dtype_and_dropout(ours, th
 @each_converter
 def test_every_weight_of_torchs_is_taken_over(ours, theirs, sizes):
     layer = theirs(*sizes)
-    count = measuring.count_parameters
+    count = count_parameters
     assert count(from_torch(layer)) == count(layer)
 
 
@@ -621,12 +624,10 @@ def test_it_learns_and_translates_by_the_same_means_as_the_recurrent_models():
     short = tuple(pair for pair in task.train if len(pair.source) <= 6)[:4]
     layers = config("post", d_model=32, num_heads=2, d_ff=32)
     build = partial(Transformer, len(task.source), len(task.target), 1, layers)
-    run = measuring.learn(
-        build, replace(task, train=short), seed=0, steps=60, learning_rate=0.01, batch_size=4
-    )
+    run = learn(build, replace(task, train=short), seed=0, steps=60, learning_rate=0.01, batch_size=4)
     assert run.history.losses[0] > math.log(len(task.target)) - 1  # knows nothing yet
-    translations = measuring.translate(run.model, short, task)
-    assert measuring.exact_match(translations, short) == 1.0  # four sentences by heart
+    translations = translate(run.model, short, task)
+    assert exact_match(translations, short) == 1.0  # four sentences by heart
     assert all(t.weights is None for t in translations)
 
 
@@ -640,7 +641,7 @@ def encoder_layer_size(d, d_ff):
 def test_tied_weights_are_one_parameter_with_two_uses():
     tied, untied = small(tied=True), small(tied=False)
     assert tied.decoder.output.weight is tied.decoder.embedding.table.weight
-    assert measuring.count_parameters(untied) == measuring.count_parameters(tied) + 9 * 12
+    assert count_parameters(untied) == count_parameters(tied) + 9 * 12
     assert tied.encoder.embedding.table.weight is not tied.decoder.embedding.table.weight
     again = copy.deepcopy(tied)
     assert again.decoder.output.weight is again.decoder.embedding.table.weight
@@ -669,7 +670,7 @@ def test_the_three_wirings_are_what_they_are_called():
 def test_every_wiring_takes_fewer_key_heads_and_a_window(wiring):
     sizes = SIZES | {"num_layers": 1}
     full, grouped = wiring(**sizes), wiring(**sizes, num_kv_heads=2)
-    count = measuring.count_parameters
+    count = count_parameters
     layers = 2 if wiring.func is t5_like else 1
     saved = 2 * (12 * 6 + 6)  # the weights and biases of half the key and half the value heads
     assert count(full) - count(grouped) == layers * saved  # not in the cross-attention
@@ -709,7 +710,7 @@ def test_parameters_are_counted_by_formula():
     d, f, n = 12, 20, 2
     enc = encoder_layer_size(d, f)
     dec = enc + 4 * d * d + 4 * d + 2 * d
-    size = measuring.count_parameters
+    size = count_parameters
     assert size(small("post")) == n * (enc + dec) + 20 * d
     assert size(small("pre")) == n * (enc + dec) + 20 * d + 4 * d
     assert size(bert_like(9, 6, **SIZES)) == n * enc + 15 * d
@@ -720,7 +721,7 @@ def test_parameters_are_counted_by_formula():
 def test_the_smallest_gpt_2_has_124_million_parameters():
     with torch.device("meta"):
         model = gpt_like(50257, 1024, num_layers=12, d_model=768, num_heads=12, d_ff=3072)
-    assert measuring.count_parameters(model) == 124_439_808
+    assert count_parameters(model) == 124_439_808
 
 
 # Around them

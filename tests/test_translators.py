@@ -7,8 +7,12 @@ import pytest
 import torch
 
 from attention_course import seq2seq
-from attention_course.lab import measuring, translation, translators
-from attention_course.lab.pairs import collate
+from attention_course.lab.data import translation
+from attention_course.lab.data.pairs import collate
+from attention_course.lab.experiments import translators
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.measure.translations import Translation
+from attention_course.lab.train.translators import learn
 
 
 @pytest.fixture(scope="module")
@@ -42,12 +46,12 @@ def test_every_kind_is_another_one(task):
 
 def test_bare_cosine_is_cosine_with_its_sharpness_held_at_one(task):
     bare, learned = build("bare cosine", task), build("cosine", task)
-    assert measuring.count_parameters(learned) == measuring.count_parameters(bare) + 1
+    assert count_parameters(learned) == count_parameters(bare) + 1
     batch = collate(task.test, task)[:3]
     torch.testing.assert_close(bare(*batch)[1], learned(*batch)[1])
-    learn = partial(measuring.learn, task=task, seed=0, steps=3, learning_rate=0.01, batch_size=4)
+    train = partial(learn, task=task, seed=0, steps=3, learning_rate=0.01, batch_size=4)
     for kind, moves in (("bare cosine", False), ("cosine", True)):
-        run = learn(partial(translators.build, kind, 8, len(task.source), len(task.target)))
+        run = train(partial(translators.build, kind, 8, len(task.source), len(task.target)))
         assert (run.model.decoder.score.log_sharpness.item() != 0) is moves
 
 
@@ -151,7 +155,7 @@ def test_a_trials_exact_match_is_that_of_its_model(task, monkeypatch):
         translators,
         "translate",
         lambda model, pairs, task: [
-            measuring.Translation(perfect[p.source] if len(p.source) < 8 else (), None) for p in pairs
+            Translation(perfect[p.source] if len(p.source) < 8 else (), None) for p in pairs
         ],
     )
     short = [pair for pair in task.test if len(pair.source) < 8]

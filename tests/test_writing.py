@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from attention_course.lab import writing
-from attention_course.lab.length import SYMBOLS, documentation
-from attention_course.lab.measuring import count_parameters
+from attention_course.lab.data.text import SYMBOLS, documentation
+from attention_course.lab.experiments import writing
+from attention_course.lab.measure.numbers import count_parameters
 
 
 def test_all_are_of_one_size_whoever_shares_keys():
@@ -25,7 +25,7 @@ def test_text_there_and_back():
 
 @pytest.mark.usefixtures("unchecked")
 def test_unknown_characters_are_refused():
-    with pytest.raises(ValueError, match=r"text must consist of length.SYMBOLS, got \['é'\]"):
+    with pytest.raises(ValueError, match=r"text must consist of SYMBOLS, got \['é'\]"):
         writing.encode("é")
 
 

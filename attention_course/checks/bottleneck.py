@@ -12,7 +12,7 @@ from torch import Generator, Tensor
 
 from attention_course.checks.drawing import normal, tenths
 from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
-from attention_course.lab.pairs import BOS, EOS, PAD
+from attention_course.lab.data.pairs import BOS, EOS, PAD
 
 NAME = "01_bottleneck"
 

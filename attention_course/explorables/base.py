@@ -9,7 +9,7 @@ import secrets
 from dataclasses import dataclass, field
 from importlib.resources import files
 
-from attention_course.lab import palette
+from attention_course import palette
 
 _PARTS = files(__package__) / "parts"
 

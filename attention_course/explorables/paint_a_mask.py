@@ -4,7 +4,7 @@ import torch
 
 from attention_course import masks
 from attention_course.explorables.base import Explorable, explorable
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 
 def paint_a_mask() -> Explorable:

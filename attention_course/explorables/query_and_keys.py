@@ -1,7 +1,7 @@
 """Chapter 3's explorable: drag a query over six keys; scores, weights and context follow."""
 
 from attention_course.explorables.base import Explorable, explorable
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 
 def query_and_keys() -> Explorable:

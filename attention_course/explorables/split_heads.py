@@ -3,7 +3,7 @@
 import numpy as np
 
 from attention_course.explorables.base import Explorable, explorable
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 #: [3, 2] each, chapter 4's second head: it looks for things that are places.
 W_Q2 = np.array([[0.0, 2.0], [3.0, -2.0], [0.0, 0.0]])

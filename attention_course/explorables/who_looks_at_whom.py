@@ -6,7 +6,7 @@ import torch
 
 from attention_course.attention import attend
 from attention_course.explorables.base import Explorable, explorable
-from attention_course.lab import example
+from attention_course.lab.data import example
 
 
 def who_looks_at_whom() -> Explorable:

@@ -21,7 +21,7 @@ from types import MappingProxyType
 from attention_course.grading.results import INFRA_ERROR, STATUSES, Record, RecordError, latest, replace
 from attention_course.grading.similarity import Pair
 from attention_course.grading.submissions import safe_name
-from attention_course.lab.palette import DARK, LIGHT
+from attention_course.palette import DARK, LIGHT
 
 #: lines of a terminal's table that are given to single submissions
 SHOWN = 20

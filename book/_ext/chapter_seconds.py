@@ -86,7 +86,7 @@ def table(
 
 def said(pages: Sequence[tuple[str, str, float]]) -> str:
     """Return on which machine this was measured, and the longest page."""
-    machine = executed.lab("machine")
+    machine = executed.lab("measure/machine")
     longest = max((seconds for _, _, seconds in pages), default=0)
     cores = machine.cores()
     return (

@@ -22,7 +22,7 @@ def found(
     execution: Callable = executed.just_executed,
 ) -> list[Found]:
     """Return every claim that the executions of ``pages`` carry."""
-    carried = executed.lab("claims").carried
+    carried = executed.lab("page/claims").carried
     return [
         (page, claim)
         for page in pages
@@ -79,7 +79,7 @@ def main() -> int:
     if lost:
         print(f"Not looked at: {', '.join(map(where, lost))}. Build again.")
     broken = any(not claim["held"] for _, claim in statements)
-    return int((broken or bool(lost)) and executed.lab("claims").strict())
+    return int((broken or bool(lost)) and executed.lab("page/claims").strict())
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from sphinx.environment import BuildEnvironment
 
 def note_looks(app: Sphinx, config: Config) -> None:
     """Digest the style sheet and scripts: a change rewrites every page."""
-    closure, root = executed.lab("closure"), Path(app.srcdir)
+    closure, root = executed.lab("train/closure"), Path(app.srcdir)
     looks = closure.below(root / "book" / "_static")
     config.course_looks = closure.digest(looks, root)
 

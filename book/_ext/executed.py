@@ -44,9 +44,11 @@ HERE = ("ONEDNN_MAX_CPU_ISA",)
 
 @functools.cache
 def lab(name: str) -> ModuleType:
-    """Load a module of ``attention_course.lab`` that needs nothing else."""
-    path = Path(__file__).parents[2] / "attention_course" / "lab" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"_lab_{name}", path)
+    """Load a module below ``attention_course/lab`` that needs nothing else."""
+    folder = Path(__file__).parents[2] / "attention_course" / "lab"
+    spec = importlib.util.spec_from_file_location(
+        f"_lab_{name.replace('/', '_')}", folder / f"{name}.py"
+    )
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -64,7 +66,9 @@ def code_cells(notebook: Path) -> list[str]:
 def stands_on(notebook: Path, root: Path = ROOT) -> list[Path]:
     """Return every file that the outputs of a notebook may depend on."""
     cells = code_cells(notebook)
-    package = lab("closure").files_behind(cells, root / "attention_course")
+    package = lab("train/closure").files_behind(
+        cells, root / "attention_course"
+    )
     return [
         *package,
         *beside_the_pages(root / "book"),
@@ -74,7 +78,7 @@ def stands_on(notebook: Path, root: Path = ROOT) -> list[Path]:
 
 def beside_the_pages(book: Path) -> Iterator[Path]:
     """Yield the files in ``book/`` that a cell may read: no pages, no looks."""
-    for path in lab("closure").below(book):
+    for path in lab("train/closure").below(book):
         looks = path.relative_to(book).parts[0] in {"_ext", "_static"}
         if path.suffix not in NO_DATA and not looks:
             yield path
@@ -106,7 +110,7 @@ def named_files(
         if path.is_file() and not hidden:
             yield path
         elif path.is_dir() and not hidden:
-            yield from lab("closure").below(path)
+            yield from lab("train/closure").below(path)
 
 
 def pins(root: Path) -> list[str]:
@@ -126,7 +130,9 @@ def digest(notebook: Path, root: Path = ROOT) -> str:
     version = f"{sys.implementation.name} {sys.version_info[:2]}"
     moved = [os.environ.get(name, "") for name in MOVES]
     files = stands_on(notebook, root)
-    return lab("closure").digest(files, root, version, *pins(root), *moved)
+    return lab("train/closure").digest(
+        files, root, version, *pins(root), *moved
+    )
 
 
 def machine() -> list[str]:
@@ -134,12 +140,19 @@ def machine() -> list[str]:
     triton = importlib.util.find_spec("triton") is not None
     gpu = shutil.which("nvidia-smi")
     switches = [os.environ.get(name, "") for name in HERE]
-    return [lab("machine").processor(), str(triton), str(gpu), *switches]
+    return [
+        lab("measure/machine").processor(),
+        str(triton),
+        str(gpu),
+        *switches,
+    ]
 
 
 def cache_of(notebook: Path, root: Path = ROOT) -> Path:
     """Return the folder of a notebook's own cache of executions, made here."""
-    made = lab("closure").digest([], root, digest(notebook, root), *machine())
+    made = lab("train/closure").digest(
+        [], root, digest(notebook, root), *machine()
+    )
     return root / CACHES / f"{notebook.stem}-{made}"
 
 

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy
 import torch
 
-from attention_course.lab import closure, machine
+from attention_course.lab.measure import machine
+from attention_course.lab.train import closure
 
 KEEP, REUSE = "ATTENTION_COURSE_KEEP_RUNS", "ATTENTION_COURSE_REUSE_RUNS"
-PACKAGE = Path(__file__).parents[1]
+PACKAGE = Path(__file__).parents[2]
 
 #: what makes the same call give other numbers: seeds that are moved, other instructions
 MOVES = ("ATTENTION_COURSE_SEED_OFFSET", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")

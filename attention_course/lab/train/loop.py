@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from attention_course.device import moved
-from attention_course.lab import store
-from attention_course.lab.machine import cores
+from attention_course.lab.measure.machine import cores
+from attention_course.lab.train import store
 
 Loss = Callable[[nn.Module, Any], Float[Tensor, ""]]
 

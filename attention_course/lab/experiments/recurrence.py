@@ -6,8 +6,7 @@ taught to carry the first token to the end.
 """
 
 import math
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -16,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attention_course.heads import MultiHeadAttention
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.training import train
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.loop import train
 from attention_course.positions import Sinusoidal
 from attention_course.transformer import Embedding
 
@@ -42,47 +41,6 @@ def layer(kind: Kind, d: int, *, openness: float = 5.0) -> nn.GRU | MultiHeadAtt
         with torch.no_grad():
             gru.bias_ih_l0[d : 2 * d] += openness  # reset, update, new: torch's order of the gates
     return gru
-
-
-def seconds(function: Callable[[], Any], *, repeats: int = 3) -> float:
-    """Return the processor seconds of the quickest of ``repeats`` calls, after one to warm up.
-
-    Processor seconds do not count the time a busy machine gave to others.
-    """
-    function()
-    taken = []
-    for _ in range(repeats):
-        began = time.process_time()
-        function()
-        taken.append(time.process_time() - began)
-    return min(taken)
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> float:
-    """Return the exponent p of the best y = c·x^p: the slope of the least-squares line in log-log axes.
-
-    Raises a ``ValueError`` for fewer than two points.
-    """
-    if len(x) < 2 or len(x) != len(y):
-        raise ValueError(f"need at least two points and as many y as x, got {len(x)} and {len(y)}")
-    log_x, log_y = (torch.tensor([math.log(value) for value in values]) for values in (x, y))
-    log_x, log_y = log_x - log_x.mean(), log_y - log_y.mean()
-    return ((log_x * log_y).sum() / log_x.square().sum()).item()
-
-
-def crossing(x: Sequence[float], first: Sequence[float], second: Sequence[float]) -> float | None:
-    """Return the x above which ``first`` stays larger than ``second``, between points by a power law.
-
-    ``None`` if ``first`` is not larger at the last point, the first x if it is larger everywhere.
-    """
-    if first[-1] <= second[-1]:
-        return None
-    below = [i for i in range(len(x)) if first[i] <= second[i]]
-    if not below:
-        return x[0]
-    i = below[-1]
-    gap, next_gap = (math.log(first[j] / second[j]) for j in (i, i + 1))
-    return x[i] * (x[i + 1] / x[i]) ** (-gap / (next_gap - gap))
 
 
 def kept(function: Callable[[], Tensor]) -> int:

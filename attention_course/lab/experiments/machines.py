@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attention_course import ring
-from attention_course.lab.memory import LiveBytes
-from attention_course.lab.processes import together
+from attention_course.lab.measure.memory import LiveBytes
+from attention_course.lab.measure.processes import together
 
 
 class Case(NamedTuple):

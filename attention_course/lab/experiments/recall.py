@@ -14,9 +14,9 @@ from torch import Tensor
 
 from attention_course import masks
 from attention_course.attention import attention_weights, scaled_dot_product_attention
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.runs import Heads, right, summed_loss
-from attention_course.lab.training import train
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.heads import Heads, right, summed_loss
+from attention_course.lab.train.loop import train
 from attention_course.linear import linear_attention, linear_attention_quadratic
 
 KEYS, VALUES, QUESTIONS = 128, 128, 16

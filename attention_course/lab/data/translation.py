@@ -11,7 +11,7 @@ import random
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
-from attention_course.lab.pairs import Pair, Task, Vocabulary, by_length
+from attention_course.lab.data.pairs import Pair, Task, Vocabulary, by_length
 
 ANIMALS_AND_PEOPLE = {
     "neko": "cat", "inu": "dog", "tori": "bird", "uma": "horse", "kitsune": "fox", "usagi": "rabbit",

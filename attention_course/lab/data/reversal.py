@@ -6,7 +6,7 @@ Reversing writes the first symbol read at the very end; copying writes it at onc
 import random
 from collections.abc import Callable
 
-from attention_course.lab.pairs import Pair, Task, Vocabulary
+from attention_course.lab.data.pairs import Pair, Task, Vocabulary
 
 SYMBOLS = tuple("ABCDEFGHIJKLMNOPQRST")
 BUCKETS = ((2, 4), (5, 7), (8, 10), (11, 13), (14, 16))

@@ -13,9 +13,10 @@ import torch
 from torch import nn
 
 from attention_course import local, scores
-from attention_course.lab import translation
-from attention_course.lab.measuring import Run, exact_match, forced_choices, learn, translate
-from attention_course.lab.pairs import Pair, Task, collate
+from attention_course.lab.data import translation
+from attention_course.lab.data.pairs import Pair, Task, collate
+from attention_course.lab.measure.translations import exact_match, forced_choices, translate
+from attention_course.lab.train.translators import Run, learn
 from attention_course.seq2seq import BahdanauDecoder, EncoderDecoder, LocalDecoder, LuongDecoder, recurrent
 
 EMBEDDING = 32

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
 
-from attention_course.lab import palette
+from attention_course import palette
 
 QUERY, KEY, VALUE, WEIGHTS, INK, MUTED, LINE, PAPER = palette.LIGHT.values()
 

@@ -1,34 +1,15 @@
 """What the book measures: parameters, exact matches, alignments, and their spread over seeds."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from attention_course.lab.pairs import BOS, EOS, PAD, Batch, Pair, Task, batches, collate
-from attention_course.lab.training import History, train
+from attention_course.lab.data.pairs import BOS, EOS, Pair, Task, collate
 from attention_course.seq2seq import EncoderDecoder, greedy
-
-
-def count_parameters(model: nn.Module) -> int:
-    """Return the number of trainable numbers in ``model``."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def mean_and_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and sample standard deviation; the latter is 0 for a single value."""
-    return statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
-
-
-def token_loss(model: nn.Module, batch: Batch) -> Float[Tensor, ""]:
-    """Return the mean cross-entropy per target token in nats, padding left out."""
-    logits, _ = model(batch.source, batch.lengths, batch.previous)
-    return F.cross_entropy(logits.flatten(0, 1), batch.target.flatten(), ignore_index=PAD)
 
 
 @dataclass(frozen=True)
@@ -107,41 +88,3 @@ def alignment_offsets(translations: Sequence[Translation], pairs: Sequence[Pair]
         for t, gold in enumerate(pair.alignment)
         if gold >= 0
     ]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One trained model with what its training cost."""
-
-    model: nn.Module
-    parameters: int
-    history: History
-
-
-def learn(
-    build: Callable[[], nn.Module],
-    task: Task,
-    *,
-    seed: int,
-    steps: int,
-    learning_rate: float,
-    batch_size: int = 64,
-) -> Run:
-    """Build a model and train it on ``task.train``; ``seed`` fixes its first weights and the batches."""
-    torch.manual_seed(seed)
-    model = build()
-    history = train(
-        model,
-        batches(task.train, task, batch_size=batch_size, seed=seed),
-        token_loss,
-        steps=steps,
-        learning_rate=learning_rate,
-        seed=seed,
-    )
-    return Run(model, count_parameters(model), history)
-
-
-def learn_and_test(groups: Sequence[Sequence[Pair]], task: Task, **learning: Any) -> tuple[Run, list[float]]:
-    """Do ``learn(task=task, **learning)`` and return its run with the exact match in each of ``groups``."""
-    run = learn(task=task, **learning)
-    return run, [exact_match(translate(run.model, pairs, task), pairs) for pairs in groups]

@@ -5,7 +5,8 @@ from html import escape
 import ipywidgets as widgets
 import matplotlib.pyplot as plt
 
-from attention_course.lab import alignment, plotting
+from attention_course.lab.experiments import alignment
+from attention_course.lab.page import plotting
 from attention_course.seq2seq import EncoderDecoder
 
 #: label -> sentence, to choose instead of typing

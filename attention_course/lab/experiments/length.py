@@ -1,28 +1,25 @@
 """A small language model whose positions can be exchanged, and its loss at every length of context.
 
-Chapter 6 trains it on 64 tokens at a time and tests it on up to 512. The text, ``manual.txt``, comes with
-the package: nothing has to be fetched, and it is the same everywhere. A second task asks for the token a
+Chapter 6 trains it on 64 tokens at a time and tests it on up to 512. A second task asks for the token a
 fixed number of places back.
 """
 
 import copy
 import math
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.training import train
+from attention_course.lab.data.text import SYMBOLS, Sample, documentation, text_batches
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.loop import train
 from attention_course.positions import ALiBi, Learned, Rotary, Sinusoidal
 from attention_course.transformer import Embedding, LanguageModel, LayerConfig
 
-#: What may occur in the text: the line break and the printable part of ASCII.
-SYMBOLS = "\n" + "".join(map(chr, range(32, 127)))
 SCHEMES = ("none", "learned", "sinusoidal", "rotary", "alibi")
 #: Tokens that a model sees at a time in training, and in the test.
 TRAINED, LENGTHS = 64, (64, 96, 128, 256, 512)
@@ -79,13 +76,6 @@ def narrowed(model: LanguageModel, window: int | None) -> LanguageModel:
     return result
 
 
-class Sample(NamedTuple):
-    """Tokens, and what should be said at the last of them; -1 where nothing is asked."""
-
-    tokens: Int[Tensor, "B T"]
-    target: Int[Tensor, "B last"]
-
-
 def loss(model: LanguageModel, sample: Sample) -> Float[Tensor, ""]:
     """Return the mean cross-entropy in nats per target."""
     logits = model(sample.tokens)[:, -sample.target.shape[1] :]
@@ -98,45 +88,6 @@ def accuracy(model: LanguageModel, sample: Sample) -> float:
     best = model(sample.tokens)[:, -sample.target.shape[1] :].argmax(-1)
     asked = sample.target >= 0
     return (best == sample.target)[asked].float().mean().item()
-
-
-class Text(NamedTuple):
-    """The characters of one text, as indices into ``SYMBOLS``, in three pieces that follow one another."""
-
-    train: Int[Tensor, " n"]
-    validation: Int[Tensor, " m"]
-    test: Int[Tensor, " k"]
-
-
-def documentation() -> Text:
-    """Return the topics of Python 3.11.7's manual in pieces of 80, 10 and 10 per cent.
-
-    That is its ``pydoc_data.topics``, of which only ``SYMBOLS`` are left and, as many sections stand
-    under several topics, the first of equal paragraphs. It is kept in a file, for each version of
-    Python has a text of its own. © Python Software Foundation; licence in ``manual.LICENSE.txt``.
-    """
-    text = Path(__file__).with_name("manual.txt").read_text(encoding="ascii").removesuffix("\n")
-    numbers = torch.tensor([SYMBOLS.index(letter) for letter in text])
-    tenth = len(numbers) // 10
-    return Text(numbers[: 8 * tenth], numbers[8 * tenth : 9 * tenth], numbers[9 * tenth :])
-
-
-def text_batches(text: Int[Tensor, " n"], size: int, seed: int, *, length: int = TRAINED) -> Iterator[Sample]:
-    """Return an endless stream of ``size`` pieces of ``length`` characters, each with what comes next.
-
-    Raises a ``ValueError`` for a text that is too short for one piece.
-    """
-    if len(text) <= length:
-        raise ValueError(f"text must be longer than length={length}, got {len(text)} characters")
-    return _pieces(text, size, seed, length)
-
-
-def _pieces(text: Int[Tensor, " n"], size: int, seed: int, length: int) -> Iterator[Sample]:
-    generator = torch.Generator().manual_seed(seed)
-    while True:
-        start = torch.randint(len(text) - length, (size, 1), generator=generator)
-        piece = text[start + torch.arange(length + 1)]
-        yield Sample(piece[:, :-1], piece[:, 1:])
 
 
 def windows(text: Int[Tensor, " n"], length: int, *, longest: int = LENGTHS[-1]) -> Sample:

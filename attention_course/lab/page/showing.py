@@ -7,7 +7,7 @@ from typing import Any
 
 from IPython.display import Markdown
 
-from attention_course.lab import machine
+from attention_course.lab.measure import machine
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]], *, text_columns: int = 1) -> Markdown:

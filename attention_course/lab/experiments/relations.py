@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attention_course.attention import attend
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.training import train
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.loop import train
 
 ITEMS, QUERIES, RELATIONS, KEY_WIDTH, VALUES = 16, 8, 4, 16, 8
 

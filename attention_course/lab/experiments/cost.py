@@ -15,7 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
-from attention_course.lab.recurrence import seconds
+from attention_course.lab.measure.seconds import seconds
 
 
 def peak_bytes(function: Callable[[], Any]) -> int:

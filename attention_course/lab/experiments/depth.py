@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attention_course.lab.training import train
+from attention_course.lab.train.loop import train
 from attention_course.transformer import Encoder, LayerConfig
 
 Kind = Literal["post", "pre", "norm alone", "neither"]

@@ -17,10 +17,11 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from attention_course.lab import plotting, translation
-from attention_course.lab.measuring import Run, learn
-from attention_course.lab.pairs import BOS, EOS, Pair, Task
-from attention_course.lab.translation import SOURCE, TARGET, word
+from attention_course.lab.data import translation
+from attention_course.lab.data.pairs import BOS, EOS, Pair, Task
+from attention_course.lab.data.translation import SOURCE, TARGET, word
+from attention_course.lab.page import plotting
+from attention_course.lab.train.translators import Run, learn
 from attention_course.seq2seq import BahdanauDecoder, EncoderDecoder, recurrent
 
 #: Sentences of more words than this are not read: no test sentence of the book has more.

@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attention_course.attention import masked_softmax
-from attention_course.lab.runs import Heads, right, summed_loss
-from attention_course.lab.training import train
+from attention_course.lab.train.heads import Heads, right, summed_loss
+from attention_course.lab.train.loop import train
 from attention_course.scores import scaled_dot
 
 ITEMS, KEYS, VALUES = 16, 32, 16

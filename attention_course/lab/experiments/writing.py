@@ -1,6 +1,6 @@
 """A small model that writes characters, and what it costs to share keys and values between its heads.
 
-Chapter 9 trains it on a part of Python's manual (see ``length.documentation``), with as many key heads
+Chapter 9 trains it on a part of Python's manual (see ``documentation``), with as many key heads
 as query heads, with two, and with one. What fewer key heads save in parameters goes into the
 feed-forward network, so that all models are of one size.
 """
@@ -15,9 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attention_course.decoding import bytes_per_token
-from attention_course.lab.length import SYMBOLS, Sample, documentation, text_batches
-from attention_course.lab.measuring import count_parameters
-from attention_course.lab.training import train
+from attention_course.lab.data.text import SYMBOLS, Sample, documentation, text_batches
+from attention_course.lab.measure.numbers import count_parameters
+from attention_course.lab.train.loop import train
 from attention_course.positions import Sinusoidal
 from attention_course.transformer import Embedding, FeedForward, LanguageModel, LayerConfig
 
@@ -65,7 +65,7 @@ def encode(text: str) -> Int[Tensor, "1 T"]:
     """Return a text as one row of tokens. Raises a ``ValueError`` for a character outside ``SYMBOLS``."""
     unknown = sorted(set(text) - set(SYMBOLS))
     if unknown:
-        raise ValueError(f"text must consist of length.SYMBOLS, got {unknown}")
+        raise ValueError(f"text must consist of SYMBOLS, got {unknown}")
     return torch.tensor([[SYMBOLS.index(letter) for letter in text]])
 
 

@@ -1,0 +1,1 @@
+"""What experiments read: the running example, made-up languages, text."""

@@ -1,0 +1,1 @@
+"""What experiments count: numbers, seconds, memory, and on which machine."""

@@ -1,0 +1,1 @@
+"""What a page shows: figures, tables, the package's own source, claims."""

@@ -1,0 +1,1 @@
+"""How experiments train: one loop for the whole book, its runs side by side, and kept."""
