@@ -63,8 +63,8 @@ def _seconds(text: str) -> float:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from attention_course.checks import notebook as runner
-    from attention_course.checks import record
+    from attention_course.checks.engine import notebook as runner
+    from attention_course.checks.engine import record
 
     try:
         read = [(path, runner.read(path)) for path in options.notebooks]
@@ -125,7 +125,8 @@ def _add_progress(commands) -> None:
 
 
 def _progress(options: argparse.Namespace) -> int:
-    from attention_course.checks import chapters, record, report
+    from attention_course.checks import chapters
+    from attention_course.checks.engine import record, report
 
     every = chapters()
     entries, trouble = record.read()

@@ -11,10 +11,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from attention_course import checks, cli
-from attention_course.checks import notebook as runner
-from attention_course.checks import record
-from attention_course.checks.judge import judge_function
-from attention_course.checks.report import MIMETYPE, payload
+from attention_course.checks.engine import notebook as runner
+from attention_course.checks.engine import record
+from attention_course.checks.engine.judge import judge_function
+from attention_course.checks.engine.report import MIMETYPE, payload
 
 CHAPTER = checks.find_chapter("03_scaled_dot_product")
 SCORES, SOFTMAX, *OTHERS = [one.name for one in CHAPTER.exercises]

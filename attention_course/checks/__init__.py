@@ -6,9 +6,9 @@ In a notebook::
     check("03_scaled_dot_product.scores", scores)
 """
 
-from attention_course.checks.exercise import Case, Chapter, Exercise, Mistake
-from attention_course.checks.registry import chapters, find_chapter, find_exercise
-from attention_course.checks.session import CheckFailed, check, hint, inputs, progress
+from attention_course.checks.engine.exercise import Case, Chapter, Exercise, Mistake
+from attention_course.checks.engine.registry import chapters, find_chapter, find_exercise
+from attention_course.checks.engine.session import CheckFailed, check, hint, inputs, progress
 
 __all__ = [
     "Case",

@@ -14,9 +14,9 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
-from attention_course.checks.exercise import Chapter, Exercise
-from attention_course.checks.registry import MODULES, find_chapter
-from attention_course.checks.watch import closed
+from attention_course.checks.engine.exercise import Chapter, Exercise
+from attention_course.checks.engine.registry import MODULES, find_chapter
+from attention_course.checks.engine.watch import closed
 from attention_course.grading.cells import Cell, Unreadable, read_cells
 from attention_course.grading.shown import is_module, shown
 

@@ -23,7 +23,7 @@ from typing import Any
 import IPython.core.getipython
 from IPython.core.inputtransformer2 import TransformerManager
 
-from attention_course.checks.observe import Outcome, describe, observe
+from attention_course.checks.engine.observe import Outcome, describe, observe
 from attention_course.grading import wire
 
 #: long enough for any answer, short enough not to outlive a grader that has gone away

@@ -9,11 +9,11 @@ from time import monotonic
 
 from torch import Tensor
 
-from attention_course.checks import report
-from attention_course.checks.exercise import Inputs
-from attention_course.checks.judge import Verdict, judge, not_a_function
-from attention_course.checks.observe import Outcome, Raised
-from attention_course.checks.registry import find_chapter
+from attention_course.checks.engine import report
+from attention_course.checks.engine.exercise import Inputs
+from attention_course.checks.engine.judge import Verdict, judge, not_a_function
+from attention_course.checks.engine.observe import Outcome, Raised
+from attention_course.checks.engine.registry import find_chapter
 from attention_course.grading.assignment import FLAGS, Assignment, Plan, Task, plan
 from attention_course.grading.cells import Cell, Unreadable, read_cells
 from attention_course.grading.remote import Ended, Launcher, NotAFunction, Session, session

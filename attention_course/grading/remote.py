@@ -16,8 +16,8 @@ from time import monotonic
 
 from torch import Tensor
 
-from attention_course.checks.exercise import Inputs
-from attention_course.checks.observe import Outcome, Raised, is_plain, printable
+from attention_course.checks.engine.exercise import Inputs
+from attention_course.checks.engine.observe import Outcome, Raised, is_plain, printable
 from attention_course.grading import sandbox, wire
 from attention_course.grading.sandbox import Limits, SandboxError
 

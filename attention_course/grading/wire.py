@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_course.checks.observe import is_plain
+from attention_course.checks.engine.observe import is_plain
 
 #: one frame: what the largest case of any exercise needs, many times over
 FRAME_BYTES = 64 << 20

@@ -19,7 +19,7 @@ from pathlib import Path
 
 #: what is loaded from the course: the code of the sandbox's own side
 _OURS = tuple(f"attention_course.grading.{name}" for name in ("child", "sandbox"))
-_PACKAGES = ("attention_course", "attention_course.checks", "attention_course.grading")
+_PACKAGES = tuple(f"attention_course{below}" for below in ("", ".checks", ".checks.engine", ".grading"))
 
 
 def main() -> None:

@@ -1,0 +1,192 @@
+"""Exercise 5: a decoder that looks back."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.bottleneck import shared
+from attention_course.checks.bottleneck.shared import NAME
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+
+
+def _look(query: Tensor, states: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = ((query.unsqueeze(-2) + states).tanh() @ v).softmax(-1)
+    return shared.mixed(weights, states), weights
+
+
+def _look_without_tanh(query: Tensor, states: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = ((query.unsqueeze(-2) + states) @ v).softmax(-1)
+    return shared.mixed(weights, states), weights
+
+
+def _update(word: Tensor, context: Tensor, state: Tensor, start: Tensor) -> Tensor:
+    return (word + context + state).tanh()
+
+
+def _decoder(
+    update: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = _update,
+    *,
+    look: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = _look,
+    asks: Callable[[Tensor, Tensor], Tensor] = lambda state, start: state,
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The loop, with ``asks(state, start)`` as the query of every step."""
+
+    def decode(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        state, decoder_states, weights = start, [], []
+        for word in embedded.unbind(1):
+            context, row = look(asks(state, start), states, v)
+            state = update(word, context, state, start)
+            decoder_states.append(state)
+            weights.append(row)
+        return torch.stack(decoder_states, 1), torch.stack(weights, 1)
+
+    return decode
+
+
+def _look_after_update(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor):
+    state, context = start, torch.zeros_like(start)
+    decoder_states, weights = [], []
+    for word in embedded.unbind(1):
+        state = _update(word, context, state, start)
+        context, row = _look(state, states, v)
+        decoder_states.append(state)
+        weights.append(row)
+    return torch.stack(decoder_states, 1), torch.stack(weights, 1)
+
+
+def _before_the_update(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor):
+    after, weights = _decoder()(embedded, start, states, v)
+    return torch.cat((start.unsqueeze(1), after[:, :-1]), 1), weights
+
+
+def _start_in_place(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor):
+    state, decoder_states, weights = start, [], []
+    for word in embedded.unbind(1):
+        context, row = _look(state, states, v)
+        state += word + context
+        state = state.tanh()
+        decoder_states.append(state)
+        weights.append(row)
+    return torch.stack(decoder_states, 1), torch.stack(weights, 1)
+
+
+def _step_inputs(
+    generator: Generator, B: int, T_q: int, T_k: int, d: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Small words and states, so that no tanh is saturated; a v large enough to choose."""
+    shapes = ((B, T_q, d), (B, d), (B, T_k, d), (d,))
+    scales = (0.5, 0.5, 0.5, 2.0)
+    drawn = (normal(generator, *shape, dtype=dtype) for shape in shapes)
+    return tuple(one * scale for one, scale in zip(drawn, scales, strict=True))
+
+
+DECODE = Exercise(
+    name=f"{NAME}.decode",
+    title="A decoder that looks before it writes",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    reference=_decoder(),
+    returns=("decoder_states", "weights"),
+    distributions=("weights",),
+    cases=(
+        Case(
+            "one decimal",
+            lambda g: (
+                *(tenths(g, *shape, most=9) for shape in ((1, 2, 2), (1, 2), (1, 3, 2))),
+                tenths(g, 2),
+            ),
+        ),
+        Case("batch", lambda g: _step_inputs(g, 3, 5, 6, 4)),
+        Case("as many sentences as steps", lambda g: _step_inputs(g, 4, 4, 3, 5)),
+        Case("one step, float64", lambda g: _step_inputs(g, 3, 1, 5, 4, torch.float64)),
+        Case("one word to read", lambda g: _step_inputs(g, 2, 3, 1, 4)),
+        Case("gradient", lambda g: _step_inputs(g, 2, 4, 3, 5), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "looks after the update",
+            _look_after_update,
+            "You update the state first, with the context of the step before, and then look. That "
+            "is Luong's order. In Bahdanau's, the query is the state before the update, and its "
+            "context goes into that very update.",
+        ),
+        Mistake(
+            "every query is the first state",
+            _decoder(asks=lambda state, start: start),
+            "All rows of weights are the same: every step asks with start. Each step asks with the "
+            "state that the step before has made.",
+        ),
+        Mistake(
+            "no state is carried on",
+            _decoder(
+                lambda word, context, state, start: _update(word, context, start, start),
+                asks=lambda state, start: start,
+            ),
+            "Every step begins again from start, as if it were the first. That is what you get "
+            "without a loop. What a step makes, the next one must take up: s_(i-1) changes.",
+        ),
+        Mistake(
+            "context left out of the update",
+            _decoder(lambda word, context, state, start: (word + state).tanh()),
+            "The context is computed and never read: change the source, and the decoder's states "
+            "stay as they are. Put it into the update.",
+        ),
+        Mistake(
+            "state left out of the update",
+            _decoder(lambda word, context, state, start: (word + context).tanh()),
+            "The new state is made from word and context alone; the old state is forgotten. It "
+            "belongs into the update.",
+        ),
+        Mistake(
+            "word left out of the update",
+            _decoder(lambda word, context, state, start: (context + state).tanh()),
+            "The decoder does not read the word it wrote last. Look for embedded: is it used?",
+        ),
+        Mistake(
+            "no tanh in the update",
+            _decoder(lambda word, context, state, start: word + context + state),
+            "The new state is a plain sum, which grows from step to step. Look for the tanh around it.",
+        ),
+        Mistake(
+            "no tanh in the score",
+            _decoder(look=_look_without_tanh),
+            "Without the tanh the query adds the same number, s · v, to every score, and the softmax "
+            "cancels it: the weights do not depend on the query. Look inside the score.",
+        ),
+        Mistake(
+            "states before the update",
+            _before_the_update,
+            "The states stand one step late: the first is start, and the last one is missing. Keep "
+            "the state after each update.",
+        ),
+        Mistake(
+            "only the last step",
+            lambda *inputs: tuple(one[:, -1] for one in _decoder()(*inputs)),
+            "This is the last state with its weights. Keep those of every step: a list, and "
+            "torch.stack after the loop.",
+        ),
+        Mistake(
+            "steps stacked in front",
+            lambda *inputs: tuple(one.transpose(0, 1) for one in _decoder()(*inputs)),
+            "Steps come first and sentences second. torch.stack puts the new axis in front unless "
+            "told: batch first, so dim=1.",
+        ),
+        Mistake(
+            "start changed in place",
+            _start_in_place,
+            "state and start are the same tensor at first, so state += ... writes into start. Write "
+            "state = state + ... instead.",
+        ),
+    ),
+    hints=(
+        "One loop over embedded.unbind(1) or range(T_q). What must be known before the first step, "
+        "and what does each step hand to the next?",
+        "In a step: scores = (state[:, None] + states).tanh() @ v, then weights, then the context. "
+        "Only then the new state.",
+        "state = (word + context + state).tanh(). Append state and weights to two lists, and "
+        "torch.stack(..., dim=1) them after the loop.",
+    ),
+)

@@ -1,0 +1,153 @@
+"""Run a learner's function once, on copies, and write down what happened.
+
+An :class:`Outcome` is values only. Whoever runs the function elsewhere (in another process, on
+another machine) can make one and hand it to :mod:`attention_course.checks.engine.judge`.
+"""
+
+import linecache
+import sysconfig
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attention_course.checks.engine.exercise import Inputs
+from attention_course.checks.engine.surroundings import undisturbed
+from attention_course.checks.engine.watch import Watch
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception: its type, its words, and the learner's own line it came from, if known."""
+
+    type: str
+    text: str
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one call did: returned or raised, which inputs it changed, what it called."""
+
+    result: Any = None
+    raised: Raised | None = None
+    #: positions of the inputs that are not what they were
+    changed: tuple[int, ...] = ()
+    #: the watched torch functions that were called
+    called: frozenset[str] = field(default_factory=frozenset)
+    #: one per input, None where no gradient arrived; None as a whole when none were asked for
+    gradients: tuple[Tensor | None, ...] | None = None
+
+
+def is_plain(value: Any) -> bool:
+    """Whether ``value`` is an ordinary dense tensor on the CPU: the kind that can be compared."""
+    return (
+        type(value) is Tensor
+        and not value.is_nested
+        and value.layout == torch.strided
+        and value.device.type == "cpu"
+    )
+
+
+def observe(
+    function: Callable[..., Any],
+    inputs: Inputs,
+    *,
+    cotangents: tuple[Tensor, ...] | None = None,
+    watched: tuple[str, ...] = (),
+) -> Outcome:
+    """Call ``function`` on copies of ``inputs``; with ``cotangents`` also take the gradients of
+    the sum of (output · cotangent) with respect to every input of floating type.
+
+    Only KeyboardInterrupt gets out. The notebook's random states, default dtype, default device,
+    gradient mode and warning filters are the same afterwards.
+    """
+    with undisturbed():
+        arguments = tuple(one.detach().clone() for one in inputs)
+        if cotangents is not None:
+            arguments = tuple(one.requires_grad_(one.is_floating_point()) for one in arguments)
+        watch = Watch(watched) if watched else nullcontext()
+        try:
+            with watch:
+                result = function(*arguments)
+            gradients = cotangents and _gradients(result, arguments, cotangents)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit too: one exit() must not end the notebook
+            return Outcome(raised=describe(error))
+        changed = tuple(
+            index
+            for index, (before, after) in enumerate(zip(inputs, arguments, strict=True))
+            if not identical(before, after)
+        )
+        called = watch.seen if watched else frozenset()
+        return Outcome(_copy(result), None, changed, called, gradients)
+
+
+def identical(before: Tensor, after: Tensor) -> bool:
+    """Same shape, same dtype, same numbers; NaN is the same as NaN."""
+    return (
+        before.shape == after.shape
+        and before.dtype == after.dtype
+        and torch.allclose(before.detach(), after.detach(), rtol=0, atol=0, equal_nan=True)
+    )
+
+
+def _copy(result: Any) -> Any:
+    """A snapshot, so that a function that reuses one buffer cannot change it later."""
+    if is_plain(result):
+        return result.detach().clone()
+    if type(result) is tuple:
+        return tuple(map(_copy, result))
+    return result
+
+
+def _gradients(result: Any, arguments: Inputs, cotangents: Inputs) -> tuple[Tensor | None, ...]:
+    outputs = result if isinstance(result, tuple) else (result,)
+    loss = sum((out * cot).sum() for out, cot in zip(outputs, cotangents, strict=True))
+    wanted = [one for one in arguments if one.requires_grad]
+    if not loss.requires_grad:
+        return tuple(None for _ in arguments)
+    found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
+    return tuple(next(found) if one.requires_grad else None for one in arguments)
+
+
+_LIBRARIES = tuple(
+    {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")}
+)
+_HERE = str(Path(__file__).resolve())
+
+
+def describe(error: BaseException) -> Raised:
+    """The exception's type and words, and the deepest line that is the learner's own."""
+    own = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not _is_library(file):
+            text = linecache.getline(file, trace.tb_lineno).strip()
+            own = f"line {trace.tb_lineno}: {text}" if text else f"line {trace.tb_lineno}"
+        trace = trace.tb_next
+    return Raised(type(error).__name__, printable(error), printable(own))
+
+
+def _is_library(file: str) -> bool:
+    if file.startswith("<frozen"):
+        return True
+    path = str(Path(file).resolve())
+    return path == _HERE or path.startswith(_LIBRARIES) or "site-packages" in path or "dist-packages" in path
+
+
+def printable(value: Any, limit: int = 300) -> str:
+    """``str(value)`` on one line, without control characters, cut to ``limit``; never raises."""
+    try:
+        text = str(value)
+    except Exception:
+        return "(its text could not be read)"
+    text = " ".join(text[: 4 * limit].split())
+    text = "".join(letter if letter.isprintable() else "?" for letter in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

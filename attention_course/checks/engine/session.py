@@ -1,0 +1,106 @@
+"""What a notebook calls: check, hint, progress, inputs."""
+
+import sys
+from typing import Any
+
+from torch import Tensor
+
+from attention_course.checks.engine import record, registry, report
+from attention_course.checks.engine.judge import judge_function
+
+#: exercise -> its latest verdict in this session, recorded or not
+_LATEST: dict[str, record.Entry] = {}
+
+
+class CheckFailed(AssertionError):
+    """An exercise's check did not pass. Its traceback is one line: the card above says the rest."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"CheckFailed: {self}"]
+
+
+def check(name: str, function: Any) -> None:
+    """Try ``function`` on the cases of the exercise ``name`` and show what came out.
+
+    Args:
+        name: chapter and exercise, as in ``"03_scaled_dot_product.scores"``.
+        function: the learner's function itself, not called.
+
+    Raises:
+        CheckFailed: something is not right yet; what, is shown before.
+        ValueError: there is no such exercise.
+    """
+    verdict = judge_function(registry.find_exercise(name), function)
+    _LATEST[name] = record.now(name, verdict.passed)
+    trouble = record.write([_LATEST[name]])
+    passed = [one for one, entry in _LATEST.items() if entry.passed]
+    so_far = report.so_far(registry.find_chapter(verdict.exercise.chapter), passed)
+    so_far = f"{so_far} {trouble}" if trouble else so_far
+    _show(
+        report.plain(verdict, so_far),
+        report.html(verdict, so_far),
+        {report.MIMETYPE: report.payload(verdict)},
+    )
+    if not verdict.passed:
+        raise CheckFailed(report.brief(verdict))
+
+
+def hint(name: str, level: int = 1) -> None:
+    """Show one hint of the exercise ``name``: level 1 says least.
+
+    Raises:
+        ValueError: there is no such exercise, or no such level.
+    """
+    exercise = registry.find_exercise(name)
+    if not isinstance(level, int) or not 1 <= level <= len(exercise.hints):
+        raise ValueError(f"level is {level!r}; {name} has hints 1 to {len(exercise.hints)}")
+    print(f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}")
+
+
+def inputs(name: str, case: str) -> tuple[Tensor, ...]:
+    """The tensors of one case, named as the check names it, to try a function on by hand.
+
+    Raises:
+        ValueError: there is no such exercise, or no such case.
+    """
+    cases = {one.name: one for one in registry.find_exercise(name).cases}
+    if case not in cases:
+        raise ValueError(f"no case of {name} is called {case!r}; there are: {', '.join(cases)}")
+    return cases[case].inputs()
+
+
+def progress(chapter: str | None = None) -> None:
+    """Show which exercises have ever passed, the points, and what is next.
+
+    Args:
+        chapter: its name, as in ``"03_scaled_dot_product"``; all chapters unless given.
+
+    Raises:
+        ValueError: there is no such chapter.
+    """
+    chosen = registry.chapters() if chapter is None else (registry.find_chapter(chapter),)
+    entries, trouble = record.read()
+    unrecorded = [entry for entry in _LATEST.values() if entry not in entries]
+    standings = record.standings(chosen, (*entries, *unrecorded))
+    notes = [*filter(None, (trouble, record.place()))]
+    _show(report.plain_progress(chosen, standings, notes), report.html_progress(chosen, standings, notes), {})
+
+
+def _show(plain: str, html: str, values: dict) -> None:
+    shell = _shell()
+    if shell is None:
+        try:
+            print(plain)
+        except UnicodeEncodeError:  # a terminal that cannot print √
+            encoding = sys.stdout.encoding or "ascii"
+            print(plain.encode(encoding, "replace").decode(encoding))
+        return
+    from IPython.display import display
+
+    display({"text/plain": plain, "text/html": html, **values}, raw=True)
+
+
+def _shell():
+    """The running IPython, or None in plain Python; IPython is not imported to find out."""
+    ipython = sys.modules.get("IPython")
+    return ipython.get_ipython() if ipython else None

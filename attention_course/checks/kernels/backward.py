@@ -1,0 +1,180 @@
+"""Exercise 4: backward without the weights."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import normal
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.kernels.shared import NAME
+
+
+def _backward(
+    scale: Callable[[int], float] = lambda d_k: d_k**-0.5,
+    after: Callable[[int], float] = lambda d_k: d_k**-0.5,
+    weights: Callable[[Tensor, Tensor], Tensor] = lambda scores, lse: (scores - lse[..., None]).exp(),
+    total: Callable[..., Tensor] = lambda slope, context, slope_weights, p: (slope * context).sum(-1, True),
+    slope_of_scores: Callable[..., Tensor] = lambda p, dp, d: p * (dp - d),
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    def backward(
+        query: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: Tensor, d_context: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        d_k = query.shape[-1]
+        p = weights(query @ key.mT * scale(d_k), lse)
+        dp = d_context @ value.mT
+        ds = slope_of_scores(p, dp, total(d_context, context, dp, p))
+        return ds, ds @ key * after(d_k)
+
+    return backward
+
+
+def _powers_over_sum(scores: Tensor) -> Tensor:
+    powers = (scores - scores.amax(-1, keepdim=True)).exp()
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def _backward_reference(
+    query: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: Tensor, d_context: Tensor
+) -> tuple[Tensor, Tensor]:
+    scale = query.shape[-1] ** -0.5
+    p = (query @ key.mT * scale - lse[..., None]).exp()
+    d_scores = p * (d_context @ value.mT - (d_context * context).sum(-1, keepdim=True))
+    return d_scores, d_scores @ key * scale
+
+
+def _after_forward(
+    g: Generator,
+    T_q: int,
+    n: int,
+    d_v: int,
+    *leading: int,
+    size: float = 1.0,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, ...]:
+    """What a forward pass over n + 3 keys leaves behind, a slope from above, and n of the keys."""
+    query = size * normal(g, *leading, T_q, 6, dtype=dtype)
+    key, value = (normal(g, *leading, n + 3, width, dtype=dtype) for width in (6, d_v))
+    scores = query @ key.mT / math.sqrt(6)
+    context, lse = scores.softmax(-1) @ value, scores.logsumexp(-1)
+    slope = normal(g, *leading, T_q, d_v, dtype=dtype)
+    return query, key[..., 1 : n + 1, :], value[..., 1 : n + 1, :], context, lse, slope
+
+
+BACKWARD = Exercise(
+    name=f"{NAME}.backward",
+    title="Backward from one number per query",
+    points=3,
+    difficulty=3,
+    minutes=20,
+    reference=_backward_reference,
+    returns=("d_scores", "d_query"),
+    forbidden=("softmax", "scaled_dot_product_attention", "grad", "backward"),
+    cases=(
+        Case("three queries, five keys", lambda g: _after_forward(g, 3, 5, 2)),
+        Case("as many queries as keys", lambda g: _after_forward(g, 4, 4, 4)),
+        Case("batch and heads", lambda g: _after_forward(g, 4, 7, 3, 2, 3)),
+        Case("one query", lambda g: _after_forward(g, 1, 6, 3)),
+        Case(
+            "scores in the hundreds, float64",
+            lambda g: _after_forward(g, 3, 5, 2, size=300.0, dtype=torch.float64),
+        ),
+        Case("gradient", lambda g: _after_forward(g, 3, 4, 2, 2), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "D left out",
+            _backward(slope_of_scores=lambda p, dp, d: p * dp),
+            "dS is P ∘ dP. Softmax shares out a total of 1: if one weight rises, the others fall. That is "
+            "what D is for.",
+        ),
+        Mistake(
+            "D added",
+            _backward(slope_of_scores=lambda p, dp, d: p * (dp + d)),
+            "dS is P ∘ (dP + D). Look at the sign: when one score rises, the other weights fall.",
+        ),
+        Mistake(
+            "D outside the bracket",
+            _backward(slope_of_scores=lambda p, dp, d: p * dp - d),
+            "dS is P ∘ dP - D. Each key pays its share of D: it stands in the bracket that P multiplies.",
+        ),
+        Mistake(
+            "D from this block alone",
+            _backward(total=lambda slope, context, dp, p: (p * dp).sum(-1, True)),
+            "D is the sum of P ∘ dP over the keys you were given. They are one block of many; D belongs to "
+            "all keys. What was kept for each query tells it: dO · O.",
+        ),
+        Mistake(
+            "weights made to sum to 1 in this block",
+            _backward(weights=lambda scores, lse: _powers_over_sum(scores)),
+            "The weights sum to 1 over the keys you were given. They are one block of many: divide by the "
+            "sum over all keys, whose logarithm is lse.",
+        ),
+        Mistake(
+            "D is the sum of dP",
+            _backward(total=lambda slope, context, dp, p: dp.sum(-1, True)),
+            "D is the plain sum of dP over this block's keys. It is the sum of P ∘ dP over all keys, which "
+            "you get from dO and O.",
+        ),
+        Mistake(
+            "D is the mean of dP",
+            _backward(total=lambda slope, context, dp, p: dp.mean(-1, True)),
+            "D is the plain mean of dP over this block's keys. It is the weighted mean over all keys, which "
+            "you get from dO and O.",
+        ),
+        Mistake(
+            "D from the slope alone",
+            _backward(total=lambda slope, context, dp, p: slope.sum(-1, True)),
+            "D is the sum of dO. It is the sum of dO ∘ O: multiply by the context first.",
+        ),
+        Mistake(
+            "one D for all queries",
+            _backward(total=lambda slope, context, dp, p: (slope * context).sum((-2, -1), True)),
+            "D is summed over the queries as well. Every query has its own: one number per row.",
+        ),
+        Mistake(
+            "lse forgotten",
+            _backward(weights=lambda scores, lse: scores.exp()),
+            "The weights are exp(scores), not divided by their sum. The logarithm of that sum is lse.",
+        ),
+        Mistake(
+            "lse added",
+            _backward(weights=lambda scores, lse: (scores + lse[..., None]).exp()),
+            "The weights are exp(scores + lse). To divide by the sum, subtract its logarithm.",
+        ),
+        Mistake(
+            "divided by lse",
+            _backward(weights=lambda scores, lse: scores.exp() / lse[..., None]),
+            "The powers are divided by lse. That is the logarithm of the sum, not the sum: subtract it "
+            "before you exponentiate.",
+        ),
+        Mistake(
+            "no scale",
+            _backward(scale=lambda d_k: 1.0),
+            "The scores are made without 1/√d_k, but lse belongs to the scaled ones.",
+        ),
+        Mistake(
+            "scale forgotten in the gradient of the query",
+            _backward(after=lambda d_k: 1.0),
+            "d_scores is right. The query was multiplied by the keys and by 1/√d_k, so its gradient needs "
+            "1/√d_k, too.",
+        ),
+        Mistake(
+            "scale in the slope of the scores",
+            lambda *inputs: (
+                _backward_reference(*inputs)[0] * inputs[0].shape[-1] ** -0.5,
+                _backward_reference(*inputs)[1],
+            ),
+            "d_query is right. d_scores is the slope in the scaled scores, those that go into softmax: "
+            "1/√d_k comes after it.",
+        ),
+    ),
+    hints=(
+        "Make the weights again: P = exp(S - lse), with the scaled scores S = Q Kᵀ/√d_k. In this block they "
+        "sum to less than 1.",
+        "dP = d_context @ value.mT. And D = Σ_j P_j dP_j = Σ_j P_j (dO · v_j) = dO · Σ_j P_j v_j over all "
+        "keys j, which is dO · O: (d_context * context).sum(-1, keepdim=True).",
+        "d_scores = P * (dP - D), and d_query = d_scores @ key / √d_k.",
+    ),
+)

@@ -1,0 +1,168 @@
+"""Exercise 2: one token."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.linear import shared
+from attention_course.checks.linear.shared import NAME
+from attention_course.linear import elu_plus_one
+
+
+def _outer(k: Tensor, value: Tensor) -> Tensor:
+    return k.unsqueeze(-1) * value.unsqueeze(-2)
+
+
+def _look_up(q: Tensor, S: Tensor, z: Tensor) -> Tensor:
+    return shared.divided((q.unsqueeze(-2) @ S).squeeze(-2), (q * z).sum(-1))
+
+
+def _stepped(
+    of_query: shared.Map = elu_plus_one,
+    of_key: shared.Map = elu_plus_one,
+    write: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] = lambda k, v, S, z: (
+        S + _outer(k, v),
+        z + k,
+    ),
+    read: Callable[[Tensor, Tensor, Tensor], Tensor] = _look_up,
+) -> Callable[..., shared.Three]:
+    def step(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+        S, z = write(of_key(key), value, S, z)
+        return read(of_query(query), S, z), S, z
+
+    return step
+
+
+def _step(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    k = elu_plus_one(key)
+    S, z = S + _outer(k, value), z + k
+    return _look_up(elu_plus_one(query), S, z), S, z
+
+
+def _read_too_early(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    _, after_S, after_z = _step(query, key, value, S, z)
+    return _look_up(elu_plus_one(query), S, z), after_S, after_z
+
+
+def _old_state(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    return _step(query, key, value, S, z)[0], S.clone(), z.clone()
+
+
+def _step_in_place(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    k = elu_plus_one(key)
+    S += _outer(k, value)
+    z += k
+    return _look_up(elu_plus_one(query), S, z), S, z
+
+
+def _step_inputs(
+    generator: Generator, *leading: int, d_k: int, d_v: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, ...]:
+    vectors = (normal(generator, *leading, width, dtype=dtype) for width in (d_k, d_k, d_v))
+    return *vectors, *shared.state(generator, *leading, d_k=d_k, d_v=d_v, dtype=dtype)
+
+
+STEP = Exercise(
+    name=f"{NAME}.step",
+    title="One token at a time",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    reference=_step,
+    returns=("context", "S_after", "z_after"),
+    cases=(
+        Case(
+            "the first token, one decimal",
+            lambda g: (tenths(g, 2), tenths(g, 2), tenths(g, 3), torch.zeros(2, 3), torch.zeros(2)),
+        ),
+        Case("one token", lambda g: _step_inputs(g, d_k=4, d_v=3)),
+        Case("batch and heads", lambda g: _step_inputs(g, 2, 3, d_k=4, d_v=5)),
+        Case("keys as wide as values", lambda g: _step_inputs(g, 2, d_k=4, d_v=4)),
+        Case("float64", lambda g: _step_inputs(g, 3, 2, d_k=2, d_v=5, dtype=torch.float64)),
+        Case("gradient", lambda g: _step_inputs(g, 2, d_k=3, d_v=4), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "read before written",
+            _read_too_early,
+            "The query reads the state before the token's own key and value are in it. In the causal "
+            "sum j goes up to i: write first, then read. (With no token before, that is 0 / 0.)",
+        ),
+        Mistake(
+            "state not returned",
+            _old_state,
+            "The context is right, but you return the state as it came. The next token needs S and z with "
+            "this token in them.",
+        ),
+        Mistake(
+            "state replaced",
+            _stepped(write=lambda k, v, S, z: (_outer(k, v), k.clone())),
+            "The new token takes the place of all earlier ones. S and z are sums: add to them.",
+        ),
+        Mistake(
+            "z forgotten",
+            _stepped(write=lambda k, v, S, z: (S + _outer(k, v), z.clone())),
+            "S gets the new token and z does not, so the weights no longer add up to 1. Add φ(k) to z.",
+        ),
+        Mistake(
+            "S forgotten",
+            _stepped(write=lambda k, v, S, z: (S.clone(), z + k)),
+            "z gets the new token and S does not. Add the outer product of φ(k) and v to S.",
+        ),
+        Mistake(
+            "key without features",
+            _stepped(of_key=shared.as_it_is),
+            "The key goes into the state as it is. It is φ(k) that is summed.",
+        ),
+        Mistake(
+            "query without features",
+            _stepped(of_query=shared.as_it_is),
+            "The state is read with the query as it is. Read it with φ(q).",
+        ),
+        Mistake(
+            "state transposed",
+            _stepped(
+                write=lambda k, v, S, z: (S + _outer(v, k), z + k),
+            ),
+            "The outer product is transposed. With keys as wide as values nothing raises. S is [m, d_v]: "
+            "features down, columns of the value across.",
+        ),
+        Mistake(
+            "read along the wrong axis",
+            _stepped(read=lambda q, S, z: shared.divided((S @ q.unsqueeze(-1)).squeeze(-1), (q * z).sum(-1))),
+            "S is multiplied by φ(q) on the right, which sums over the columns of the value. With keys as "
+            "wide as values nothing raises. The features are S's rows: φ(q) stands on the left.",
+        ),
+        Mistake(
+            "not divided",
+            _stepped(read=lambda q, S, z: (q.unsqueeze(-2) @ S).squeeze(-2)),
+            "The context is φ(q)S and is not divided. The weights add up to φ(q)·z: divide by that.",
+        ),
+        Mistake(
+            "divided by the sum of z",
+            _stepped(read=lambda q, S, z: shared.divided((q.unsqueeze(-2) @ S).squeeze(-2), z.sum(-1))),
+            "You divide by the sum of z. The normaliser is the dot product φ(q)·z.",
+        ),
+        Mistake(
+            "averaged state",
+            _stepped(write=lambda k, v, S, z: ((S + _outer(k, v)) / 2, (z + k) / 2)),
+            "The state is the mean of the old one and the new token, so older tokens fade. It is a sum. "
+            "(The context is the same, since both halves cancel: the state gives it away.)",
+        ),
+        Mistake(
+            "state changed in place",
+            _step_in_place,
+            "The result is right, but it is written into S and z themselves. Whoever wants to go on from "
+            "the old state twice, as beam search does, has lost it. Make new tensors.",
+        ),
+    ),
+    hints=(
+        "Two sums have one summand more than before. Which?",
+        "The outer product of φ(k) [..., m] and v [..., d_v] is k.unsqueeze(-1) * value.unsqueeze(-2).",
+        "With the new S and z: (q.unsqueeze(-2) @ S).squeeze(-2) is [..., d_v], and (q * z).sum(-1) is "
+        "what to divide it by; give that an axis of length 1.",
+    ),
+)

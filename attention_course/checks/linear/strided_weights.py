@@ -1,0 +1,160 @@
+"""Exercise 3: a strided mask."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.linear.shared import NAME
+
+
+def _behind(scores: Tensor) -> Tensor:
+    """How far each key stands behind each query; negative: in front."""
+    positions = torch.arange(scores.shape[-1])
+    return positions[:, None] - positions
+
+
+def _strided(
+    may_look: Callable[[Tensor, Tensor], Tensor],
+    softmax: Callable[[Tensor, Tensor], Tensor] = lambda scores, mask: scores.masked_fill(
+        ~mask, -torch.inf
+    ).softmax(-1),
+) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda scores, stride: softmax(scores, may_look(_behind(scores), stride))
+
+
+def _right_mask(behind: Tensor, stride: Tensor) -> Tensor:
+    return (behind >= 0) & (behind % stride == 0)
+
+
+def _strided_weights(scores: Tensor, stride: Tensor) -> Tensor:
+    return scores.masked_fill(~_right_mask(_behind(scores), stride), -torch.inf).softmax(-1)
+
+
+def _strided_in_place(scores: Tensor, stride: Tensor) -> Tensor:
+    return scores.masked_fill_(~_right_mask(_behind(scores), stride), -torch.inf).softmax(-1)
+
+
+def _grid(behind: Tensor, stride: Tensor) -> Tensor:
+    return (behind >= 0) & (torch.arange(len(behind)) % stride == 0).expand_as(behind)
+
+
+def _blocks(behind: Tensor, stride: Tensor) -> Tensor:
+    block = torch.arange(len(behind)) // stride
+    return (behind >= 0) & (block[:, None] == block)
+
+
+def _strided_inputs(
+    generator: Generator, *leading: int, T: int, stride: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
+    return normal(generator, *leading, T, T, dtype=dtype), torch.tensor(stride)
+
+
+STRIDED_WEIGHTS = Exercise(
+    name=f"{NAME}.strided_weights",
+    title="Every so many words",
+    points=2,
+    difficulty=1,
+    minutes=10,
+    reference=_strided_weights,
+    returns=("weights",),
+    distributions=("weights",),
+    cases=(
+        Case("one decimal", lambda g: (tenths(g, 5, 5), torch.tensor(2))),
+        Case("batch and heads", lambda g: _strided_inputs(g, 2, 3, T=8, stride=3)),
+        Case("stride of 1", lambda g: _strided_inputs(g, 4, T=4, stride=1)),
+        Case("stride longer than the text", lambda g: _strided_inputs(g, 2, T=4, stride=6)),
+        Case("float64", lambda g: _strided_inputs(g, 2, T=9, stride=4, dtype=torch.float64)),
+        Case("gradient", lambda g: _strided_inputs(g, 2, T=6, stride=2), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "future seen",
+            _strided(lambda behind, stride: behind % stride == 0),
+            "Keys in front of the query are seen as well. The pattern is causal: only keys up to the "
+            "query, every stride-th of them.",
+        ),
+        Mistake(
+            "keys on a fixed grid",
+            _strided(lambda behind, stride: _grid(behind, stride) | (behind == 0)),
+            "Every query sees the keys 0, stride, 2·stride, ... and itself. The steps are counted from "
+            "the query: look at i - j, not at j.",
+        ),
+        Mistake(
+            "window",
+            _strided(lambda behind, stride: (behind >= 0) & (behind < stride)),
+            "Each query sees the last few keys, one after the other. That is a window. The stride is the "
+            "step from one visible key to the next.",
+        ),
+        Mistake(
+            "window as well",
+            _strided(lambda behind, stride: (behind >= 0) & ((behind < stride) | (behind % stride == 0))),
+            "The keys near the query are visible too. That is the merged head, which sees both halves of "
+            "the pattern; here only the strided half is asked for.",
+        ),
+        Mistake(
+            "blocks",
+            _strided(_blocks),
+            "Each query sees the keys of its own block. That is half of the fixed pattern. Look at the "
+            "remainder of i - j, not at the quotients.",
+        ),
+        Mistake(
+            "step too long by one",
+            _strided(lambda behind, stride: (behind >= 0) & (behind % (stride + 1) == 0)),
+            "The step is stride + 1: that many keys lie between two visible ones. With a stride of 1 "
+            "every earlier key is visible.",
+        ),
+        Mistake(
+            "query itself hidden",
+            _strided(lambda behind, stride: (behind > 0) & (behind % stride == 0)),
+            "A query does not see itself, and the first ones see nothing, hence the NaN. Zero strides "
+            "back is a whole number of strides.",
+        ),
+        Mistake(
+            "upper triangle",
+            _strided(lambda behind, stride: (behind <= 0) & (behind % stride == 0)),
+            "Each query sees itself and keys after it. Queries go down and keys across, so the past lies "
+            "below the diagonal.",
+        ),
+        Mistake(
+            "inverted mask",
+            _strided(lambda behind, stride: ~_right_mask(behind, stride)),
+            "What should be visible is hidden and the other way round: masked_fill fills where its mask "
+            "is True.",
+        ),
+        Mistake(
+            "no stride",
+            _strided(lambda behind, stride: behind >= 0),
+            "That is the causal mask alone. Keep of each row only every stride-th key, counted back "
+            "from the query.",
+        ),
+        Mistake(
+            "mask after softmax",
+            _strided(_right_mask, lambda scores, mask: scores.softmax(-1).masked_fill(~mask, 0.0)),
+            "Hidden keys get no weight, but the rows no longer sum to 1. Look at what comes first, mask "
+            "or softmax.",
+        ),
+        Mistake(
+            "zero as a score",
+            _strided(_right_mask, lambda scores, mask: scores.masked_fill(~mask, 0.0).softmax(-1)),
+            "Hidden keys have the score 0, which is a score like any other: exp(0) = 1.",
+        ),
+        Mistake(
+            "softmax over the queries",
+            _strided(_right_mask, lambda scores, mask: scores.masked_fill(~mask, -torch.inf).softmax(-2)),
+            "The columns sum to 1 and the rows do not. Softmax runs over the keys, the last axis.",
+        ),
+        Mistake(
+            "scores changed in place",
+            _strided_in_place,
+            "The result is right, but -inf is written into scores itself. Make a new tensor.",
+        ),
+    ),
+    hints=(
+        "Write down the keys that query 7 sees with a stride of 3: 7, 4, 1. What have 7 - j in common?",
+        "i = torch.arange(T)[:, None] and j = torch.arange(T) broadcast to [T, T]; (i - j) % stride == 0.",
+        "And j <= i. Then scores.masked_fill(~mask, -torch.inf).softmax(-1).",
+    ),
+)

@@ -1,0 +1,110 @@
+"""Exercise 3: a query that may look nowhere."""
+
+import torch
+from torch import Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.masks import shared
+from attention_course.checks.masks.shared import NAME
+
+
+def _zeros_where_anything_is_hidden(scores: Tensor) -> Tensor:
+    blind = (scores == -torch.inf).any(-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def _blind_keys(scores: Tensor) -> Tensor:
+    blind = (scores == -torch.inf).all(-2, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def _powers_over_sum(scores: Tensor) -> Tensor:
+    powers = scores.exp()
+    return powers / powers.sum(-1, keepdim=True).clamp_min(1e-9)
+
+
+def _safe_in_place(scores: Tensor) -> Tensor:
+    blind = (scores == -torch.inf).all(-1, keepdim=True)
+    return scores.masked_fill_(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def _with_blind_rows(scores: Tensor, *visible: int) -> Tensor:
+    """Hide all but the first ``visible[i]`` keys of row i; 0 hides the whole row."""
+    seen = torch.arange(scores.shape[-1]) < torch.tensor(visible)[:, None]
+    return scores.masked_fill(~seen, -torch.inf)
+
+
+SAFE_SOFTMAX = Exercise(
+    name=f"{NAME}.safe_softmax",
+    title="A query that may look nowhere",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    reference=shared.safe_softmax,
+    returns=("weights",),
+    cases=(
+        Case("one decimal", lambda g: (_with_blind_rows(tenths(g, 3, 3), 2, 0, 3),)),
+        Case("nobody is blind", lambda g: (normal(g, 4, 5),)),
+        Case(
+            "batch and heads, float64",
+            lambda g: (_with_blind_rows(normal(g, 2, 3, 4, 6, dtype=torch.float64), 0, 1, 6, 0),),
+        ),
+        Case("keys nobody sees", lambda g: (_with_blind_rows(normal(g, 3, 4), 2, 0, 1),)),
+        Case("large scores", lambda g: (_with_blind_rows(tenths(g, 3, 4) + 1e4, 4, 0, 2),)),
+        Case(
+            "gradient",
+            lambda g: (_with_blind_rows(normal(g, 4, 5), 3, 0, 5, 1),),
+            gradient=True,
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            "NaN rows",
+            lambda scores: scores.softmax(-1),
+            "A row of nothing but -inf is 0/0 in softmax, hence NaN. Such a row needs a score to "
+            "work with first, and a weight of 0 afterwards.",
+        ),
+        Mistake(
+            "uniform rows",
+            lambda scores: scores.clamp_min(-1e9).softmax(-1),
+            "A blind query spreads its attention evenly over what it must not see. That is what a "
+            "large negative number in the place of -inf does: all masked scores are equal again.",
+        ),
+        Mistake(
+            "zeros wherever anything is hidden",
+            _zeros_where_anything_is_hidden,
+            "Every row with a hidden key becomes 0. Only rows in which all keys are hidden may: look "
+            "at any and all.",
+        ),
+        Mistake(
+            "looking for hidden keys, not blind queries",
+            _blind_keys,
+            "You look for columns of -inf: keys nobody sees. A query that sees nothing is a row. "
+            "Look at the axis.",
+        ),
+        Mistake(
+            "softmax over the queries",
+            lambda scores: shared.safe_softmax(scores.mT).mT,
+            "The columns sum to 1, not the rows. Look at dim.",
+        ),
+        Mistake(
+            "overflow",
+            _powers_over_sum,
+            "A small number under the fraction saves the blind rows, but without the row's maximum "
+            "the exponential overflows. Use softmax, on rows that have something to work with.",
+        ),
+        Mistake(
+            "scores changed in place",
+            _safe_in_place,
+            "scores itself is overwritten, as masked_fill_ or scores[...] = does. Make a new tensor.",
+        ),
+    ),
+    hints=(
+        "First find the blind rows: (scores == -torch.inf).all(-1, keepdim=True).",
+        "Replacing NaN by 0 after softmax gives the right weights and NaN gradients: the derivative "
+        "of softmax is taken at its own result, and that is NaN. The NaN must never arise.",
+        "Give the blind rows a harmless score before softmax, masked_fill(blind, 0.0), and weights "
+        "of 0 after it, by the same masked_fill.",
+    ),
+)

@@ -1,0 +1,149 @@
+"""Exercise 5: grouped heads."""
+
+import torch
+from torch import Tensor
+
+from attention_course.checks.engine.drawing import tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.multi_head import shared
+from attention_course.checks.multi_head.shared import NAME
+
+
+def _attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ value
+
+
+def _shared(query: Tensor, few: Tensor) -> Tensor:
+    """Neighbouring query heads share a head: 0 0 0 1 1 1."""
+    return few.repeat_interleave(query.shape[-3] // few.shape[-3], dim=-3)
+
+
+def _tiled(query: Tensor, few: Tensor) -> Tensor:
+    """Query heads take turns: 0 1 0 1 0 1."""
+    return torch.cat([few] * (query.shape[-3] // few.shape[-3]), dim=-3)
+
+
+def _grouped(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return _attention(query, _shared(query, key), _shared(query, value))
+
+
+def _grouped_queries_averaged(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return _attention(query.unflatten(-3, (key.shape[-3], -1)).mean(-3), key, value)
+
+
+def _grouped_softmax_over_heads(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ _shared(query, key).mT / query.shape[-1] ** 0.5
+    return scores.softmax(-3) @ _shared(query, value)
+
+
+def _grouped_unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    return (query @ _shared(query, key).mT).softmax(-1) @ _shared(query, value)
+
+
+def _grouped_scaled_by_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = query @ _shared(query, key).mT / (query.shape[-1] * query.shape[-3]) ** 0.5
+    return scores.softmax(-1) @ _shared(query, value)
+
+
+GROUPED_QUERY_ATTENTION = Exercise(
+    name=f"{NAME}.grouped_query_attention",
+    title="Fewer heads for keys and values",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    reference=_grouped,
+    returns=("context",),
+    forbidden=("scaled_dot_product_attention",),
+    cases=(
+        Case("one decimal", lambda g: (tenths(g, 4, 3, 2), tenths(g, 2, 5, 2), tenths(g, 2, 5, 1))),
+        Case(
+            "multi-query",
+            lambda g: (
+                shared.normal_heads(g, 2, 4, 5, 8),
+                shared.normal_heads(g, 2, 1, 7, 8),
+                shared.normal_heads(g, 2, 1, 7, 6),
+            ),
+        ),
+        Case(
+            "batch",
+            lambda g: (
+                shared.normal_heads(g, 2, 6, 5, 8),
+                shared.normal_heads(g, 2, 2, 7, 8),
+                shared.normal_heads(g, 2, 2, 7, 9),
+            ),
+        ),
+        Case(
+            "two leading axes, float64",
+            lambda g: (
+                shared.normal_heads(g, 2, 3, 6, 4, 8, dtype=torch.float64),
+                shared.normal_heads(g, 2, 3, 3, 7, 8, dtype=torch.float64),
+                shared.normal_heads(g, 2, 3, 3, 7, 5, dtype=torch.float64),
+            ),
+        ),
+        Case(
+            "gradient",
+            lambda g: (
+                shared.normal_heads(g, 2, 6, 4, 5),
+                shared.normal_heads(g, 2, 3, 7, 5),
+                shared.normal_heads(g, 2, 3, 7, 2),
+            ),
+            gradient=True,
+        ),
+    ),
+    mistakes=(
+        Mistake(
+            "heads take turns",
+            lambda query, key, value: _attention(query, _tiled(query, key), _tiled(query, value)),
+            "The key heads are laid out 0 1 0 1 0 1, as torch's repeat does. Neighbouring query heads "
+            "form a group and share one: 0 0 0 1 1 1.",
+        ),
+        Mistake(
+            "keys in groups, values in turns",
+            lambda query, key, value: _attention(query, _shared(query, key), _tiled(query, value)),
+            "Keys are shared in groups but values in turns, so a head looks with one and takes from "
+            "another. Lay out both alike.",
+        ),
+        Mistake(
+            "first key head for all",
+            lambda query, key, value: _attention(query, key[..., :1, :, :], value[..., :1, :, :]),
+            "Every query head uses key head 0. That is right for multi-query attention only, where "
+            "there is no other.",
+        ),
+        Mistake(
+            "key heads averaged",
+            lambda query, key, value: _attention(
+                query, key.mean(-3, keepdim=True), value.mean(-3, keepdim=True)
+            ),
+            "The key heads are averaged into one. Each group of query heads has a key head of its own.",
+        ),
+        Mistake(
+            "query heads averaged",
+            _grouped_queries_averaged,
+            "The query heads of a group are averaged, so h heads became as many as the keys have. "
+            "Every query head keeps a context of its own.",
+        ),
+        Mistake(
+            "no scale",
+            _grouped_unscaled,
+            "The scores are plain dot products. Divide by √d_k.",
+        ),
+        Mistake(
+            "scaled with √(h d_k)",
+            _grouped_scaled_by_all,
+            "The scale counts the columns of all heads. A score sums over one head's d_k products.",
+        ),
+        Mistake(
+            "softmax over the heads",
+            _grouped_softmax_over_heads,
+            "The heads compete with each other. Each query shares 1 among its head's keys: look at dim.",
+        ),
+    ),
+    hints=(
+        "How many query heads share one key head? Write for h = 6 and 2 key heads which of the two "
+        "each query head uses.",
+        "torch.repeat_interleave copies each head in place; torch.Tensor.repeat copies the whole row of "
+        "heads. Count the axis of the heads from the end: -3.",
+        "Without a copy: query.unflatten(-3, (groups, -1)) makes [..., groups, h / groups, T_q, d_k], "
+        "and key.unsqueeze(-3) broadcasts against it. Flatten the two axes of the context again.",
+    ),
+)

@@ -1,0 +1,155 @@
+"""Exercise 5: ALiBi."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.positions.shared import NAME
+
+
+def _slopes(num_heads: int) -> Tensor:
+    return 2.0 ** (-8.0 * torch.arange(1, num_heads + 1) / num_heads)
+
+
+def _behind(T_q: int, T_k: int) -> Tensor:
+    """How far each key lies behind each query, last query at last key; negative: in front."""
+    return torch.arange(T_k - T_q, T_k)[:, None] - torch.arange(T_k)
+
+
+def _behind_from_the_first(T_q: int, T_k: int) -> Tensor:
+    return torch.arange(T_q)[:, None] - torch.arange(T_k)
+
+
+def _alibi(
+    slopes: Callable[[int], Tensor] = _slopes,
+    distance: Callable[[int, int], Tensor] = lambda T_q, T_k: _behind(T_q, T_k).abs(),
+    finish: Callable[[Tensor, Tensor], Tensor] = lambda scores, bias: (scores + bias).softmax(-1),
+) -> Callable[[Tensor], Tensor]:
+    def alibi_weights(scores: Tensor) -> Tensor:
+        heads, T_q, T_k = scores.shape[-3:]
+        bias = -slopes(heads)[:, None, None] * distance(T_q, T_k)
+        return finish(scores, bias.to(scores.dtype))
+
+    return alibi_weights
+
+
+def _alibi_scores(scores: Tensor) -> Tensor:
+    heads, T_q, T_k = scores.shape[-3:]
+    bias = -_slopes(heads)[:, None, None] * _behind(T_q, T_k).abs()
+    return scores + bias.to(scores.dtype)
+
+
+def _alibi_weights(scores: Tensor) -> Tensor:
+    return _alibi_scores(scores).softmax(-1)
+
+
+def _alibi_slopes_along_queries(scores: Tensor) -> Tensor:
+    heads, T_q, T_k = scores.shape[-3:]
+    bias = -_slopes(heads)[:, None] * _behind(T_q, T_k).abs()
+    return (scores + bias.to(scores.dtype)).softmax(-1)
+
+
+def _alibi_in_place(scores: Tensor) -> Tensor:
+    return scores.copy_(_alibi_scores(scores)).softmax(-1)
+
+
+ALIBI_WEIGHTS = Exercise(
+    name=f"{NAME}.alibi_weights",
+    title="A price for distance",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    reference=_alibi_weights,
+    returns=("weights",),
+    distributions=("weights",),
+    cases=(
+        Case("one decimal", lambda g: (tenths(g, 2, 3, 3),)),
+        Case("eight heads", lambda g: (normal(g, 2, 8, 5, 5),)),
+        Case("as many heads as queries", lambda g: (normal(g, 2, 4, 4, 4),)),
+        Case("two new queries, float64", lambda g: (normal(g, 3, 4, 2, 6, dtype=torch.float64),)),
+        Case("one head", lambda g: (normal(g, 1, 3, 7),)),
+        Case("gradient", lambda g: (normal(g, 4, 3, 5),), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "distance rewarded",
+            _alibi(lambda heads: -_slopes(heads)),
+            "Far keys gain. Distance has a price: the bias is 0 at the query itself and falls from "
+            "there. Look at the sign.",
+        ),
+        Mistake(
+            "slopes in reverse order",
+            _alibi(lambda heads: _slopes(heads).flip(0)),
+            "The last head has the steepest slope. Head 0 is the most short-sighted one: 2^(-8/h).",
+        ),
+        Mistake(
+            "slopes counted from 0",
+            _alibi(lambda heads: 2.0 ** (-8.0 * torch.arange(heads) / heads)),
+            "Head 0 has the slope 2^0 = 1. The exponent of the first head is -8/h: count from 1.",
+        ),
+        Mistake(
+            "slopes of eight heads",
+            _alibi(lambda heads: 2.0 ** -torch.arange(1.0, heads + 1)),
+            "The slopes are 1/2, 1/4, 1/8, ... however many heads there are. That is right for eight; "
+            "in general the exponent goes from -8/h to -8 in equal steps.",
+        ),
+        Mistake(
+            "the 8 missing",
+            _alibi(lambda heads: 2.0 ** (-torch.arange(1, heads + 1) / heads)),
+            "The slopes end at 1/2. The last head should have 2^-8: the factor 8 is missing from the "
+            "exponent.",
+        ),
+        Mistake(
+            "no slopes",
+            _alibi(lambda heads: torch.ones(heads)),
+            "Every head pays 1 per step. Each head has a slope of its own, and with it a range of its own.",
+        ),
+        Mistake(
+            "slopes along the queries",
+            _alibi_slopes_along_queries,
+            "The slopes are laid along the queries. With as many heads as queries nothing raises. "
+            "Where do they need axes of length 1, to stand in front of [T_q, T_k]?",
+        ),
+        Mistake(
+            "future rewarded",
+            _alibi(distance=_behind),
+            "The bias is -slope · (i - j), which is positive for keys in front: they gain. Here "
+            "distance counts in both directions. (Adding slope · j to key j does the same, since "
+            "softmax ignores what all keys of a query share; under a causal mask it would be right.)",
+        ),
+        Mistake(
+            "future free of charge",
+            _alibi(distance=lambda T_q, T_k: _behind(T_q, T_k).clamp_min(0)),
+            "Keys in front of the query pay nothing. Under a causal mask nobody would see them; here "
+            "nothing is masked, and distance counts in both directions.",
+        ),
+        Mistake(
+            "first query at first key",
+            _alibi(distance=lambda T_q, T_k: _behind_from_the_first(T_q, T_k).abs()),
+            "With fewer queries than keys, your queries stand at positions 0, 1, ... They are the last "
+            "ones: the last query stands at the last key.",
+        ),
+        Mistake(
+            "bias after softmax",
+            _alibi(finish=lambda scores, bias: scores.softmax(-1) + bias),
+            "The bias is added to the weights, which no longer sum to 1 and may be negative. It "
+            "belongs to the scores: look at what comes first.",
+        ),
+        Mistake(
+            "scores changed in place",
+            _alibi_in_place,
+            "The bias is added into scores itself, as scores += ... does. Make a new tensor.",
+        ),
+    ),
+    hints=(
+        "Three small pieces: the positions of the queries and of the keys, the distances [T_q, T_k], "
+        "the slopes [h]. What shape must the slopes have to multiply the distances?",
+        "The queries stand at T_k - T_q, ..., T_k - 1. (query[:, None] - key).abs() is the table of "
+        "distances; slopes[:, None, None] makes one table per head of it.",
+        "The slopes are 2.0 ** (-8 * torch.arange(1, h + 1) / h). Then (scores - slopes · distance), "
+        "and softmax over the last axis.",
+    ),
+)

@@ -1,0 +1,162 @@
+"""Exercise 2: the shift by k."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import integer, normal
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.positions import shared
+from attention_course.checks.positions.shared import NAME
+
+
+def _shifted(
+    frequencies: Callable[[int], Tensor] = shared.frequencies_for,
+    join: shared.Join = shared.neighbours,
+    turn: Callable[..., tuple[Tensor, Tensor]] = lambda sine, cosine, sin, cos: (
+        sine * cos + cosine * sin,
+        cosine * cos - sine * sin,
+    ),
+) -> Callable[[Tensor, Tensor], Tensor]:
+    def shift(table: Tensor, k: Tensor) -> Tensor:
+        angles = k.double() * frequencies(table.shape[-1])
+        sine, cosine = shared.TAKEN[join](table)
+        return join(*turn(sine, cosine, angles.sin().to(table.dtype), angles.cos().to(table.dtype)))
+
+    return shift
+
+
+def _shift(table: Tensor, k: Tensor) -> Tensor:
+    angles = k.double() * shared.frequencies_for(table.shape[-1])
+    sin, cos = angles.sin().to(table.dtype), angles.cos().to(table.dtype)
+    sine, cosine = table[..., 0::2], table[..., 1::2]
+    return shared.neighbours(sine * cos + cosine * sin, cosine * cos - sine * sin)
+
+
+def _shift_overwritten(table: Tensor, k: Tensor) -> Tensor:
+    angles = k.double() * shared.frequencies_for(table.shape[-1])
+    sin, cos = angles.sin().to(table.dtype), angles.cos().to(table.dtype)
+    result = table.clone()
+    sine, cosine = result[..., 0::2], result[..., 1::2]  # views: they follow result
+    result[..., 0::2] = sine * cos + cosine * sin
+    result[..., 1::2] = cosine * cos - sine * sin
+    return result
+
+
+def _shift_in_place(table: Tensor, k: Tensor) -> Tensor:
+    return table.copy_(_shift(table, k))
+
+
+def _shift_by_row(table: Tensor, k: Tensor) -> Tensor:
+    return _shift(table, torch.arange(table.shape[-2])[:, None])
+
+
+def _sinusoids(generator: Generator, *shape: int) -> Tensor:
+    """[..., T, width]: the encodings of T positions in a row; where they start is drawn."""
+    *leading, length, width = shape
+    start = torch.randint(0, 30, (*leading, 1), generator=generator)
+    return shared.encoding(start + torch.arange(length), width).float()
+
+
+SHIFT = Exercise(
+    name=f"{NAME}.shift",
+    title="A shift is a rotation",
+    points=2,
+    difficulty=2,
+    minutes=15,
+    reference=_shift,
+    returns=("shifted",),
+    cases=(
+        Case("one pair, one step", lambda g: (_sinusoids(g, 3, 2), torch.tensor(1))),
+        Case("batch", lambda g: (_sinusoids(g, 2, 5, 8), integer(g, 2, 6))),
+        Case("backwards", lambda g: (_sinusoids(g, 4, 6), -integer(g, 2, 6))),
+        Case("half a step", lambda g: (_sinusoids(g, 3, 8), torch.tensor(0.5))),
+        Case(
+            "no sinusoids, float64",
+            lambda g: (normal(g, 2, 3, 4, 6, dtype=torch.float64), integer(g, 2, 6)),
+        ),
+        Case("gradient", lambda g: (normal(g, 3, 8), integer(g, 2, 6)), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "wrong direction",
+            _shifted(
+                turn=lambda sine, cosine, sin, cos: (sine * cos - cosine * sin, cosine * cos + sine * sin)
+            ),
+            "Every row moves back by k. You turn by the matrix for a pair (cosine, sine); here the "
+            "sine comes first, and the minus sign changes its place. Or your R is transposed: a row "
+            "vector times R is not R times a column.",
+        ),
+        Mistake(
+            "same angle for every pair",
+            _shifted(shared.same_for_all),
+            "Every pair is turned by the angle k. Pair i has its own hand of the clock: it turns by k · ω_i.",
+        ),
+        Mistake(
+            "rows moved",
+            lambda table, k: table.roll(-int(k), -2),
+            "The rows change places, and those that fall out come in at the other end. The row of "
+            "position p has to become the one of position p + k, which the table may not hold.",
+        ),
+        Mistake(
+            "encoding of k added",
+            lambda table, k: table + shared.encoding(k, table.shape[-1]).to(table.dtype),
+            "The encoding of position k is added. Positions add up as angles do: the sine of a sum is "
+            "not the sum of two sines.",
+        ),
+        Mistake(
+            "multiplied by the encoding of k",
+            lambda table, k: table * shared.encoding(k, table.shape[-1]).to(table.dtype),
+            "Each column is multiplied by its own number: the sine by a sine, the cosine by a cosine. "
+            "In a rotation both of a pair go into each: sin(a + b) = sin a cos b + cos a sin b.",
+        ),
+        Mistake(
+            "halves instead of neighbours",
+            _shifted(join=shared.halves),
+            "Column i is paired with column i + d_model/2. In this table the sine and the cosine of "
+            "one frequency are neighbours: columns 2i and 2i + 1.",
+        ),
+        Mistake(
+            "turned by the row's own number",
+            _shift_by_row,
+            "Row r is turned by r · ω_i, and k has no part in it. Every row moves by the same k, "
+            "wherever it stands.",
+        ),
+        Mistake(
+            "wrong sign in the sine",
+            _shifted(
+                turn=lambda sine, cosine, sin, cos: (sine * cos - cosine * sin, cosine * cos - sine * sin)
+            ),
+            "The cosines are right and the sines have a minus where a plus belongs: "
+            "sin(a + b) = sin a cos b + cos a sin b.",
+        ),
+        Mistake(
+            "wrong sign in the cosine",
+            _shifted(
+                turn=lambda sine, cosine, sin, cos: (sine * cos + cosine * sin, cosine * cos + sine * sin)
+            ),
+            "The sines are right and the cosines have a plus where a minus belongs: "
+            "cos(a + b) = cos a cos b - sin a sin b.",
+        ),
+        Mistake(
+            "sine overwritten too early",
+            _shift_overwritten,
+            "The new sines are written into the tensor before the cosines have used the old ones. A "
+            "slice is a view: it changes with its tensor. Compute both, then put them together.",
+        ),
+        Mistake(
+            "table changed in place",
+            _shift_in_place,
+            "The result is right, but it is written into table itself. Make a new tensor.",
+        ),
+    ),
+    hints=(
+        "Write the row as sin a, cos a with a = p · ω. What are sin(a + b) and cos(a + b) with "
+        "b = k · ω? Position p itself must not turn up in what you multiply with.",
+        "Take the columns apart: sine = table[..., 0::2], cosine = table[..., 1::2]. The angles "
+        "k · ω_i are one number per pair.",
+        "The new sines are sine * cos + cosine * sin, the new cosines cosine * cos - sine * sin. "
+        "torch.stack and flatten lay them side by side again.",
+    ),
+)

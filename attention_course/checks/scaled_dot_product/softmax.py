@@ -1,0 +1,160 @@
+"""Exercise 2: softmax."""
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.scaled_dot_product import shared
+from attention_course.checks.scaled_dot_product.shared import NAME
+
+
+def _softmax_everywhere(scores: Tensor) -> Tensor:
+    powers = torch.exp(scores - scores.max())
+    return powers / powers.sum()
+
+
+def _softmax_one_maximum(scores: Tensor) -> Tensor:
+    powers = torch.exp(scores - scores.max())
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def _softmax_by_max(scores: Tensor) -> Tensor:
+    powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return powers / powers.amax(-1, keepdim=True)
+
+
+def _softmax_no_keepdim(scores: Tensor) -> Tensor:
+    powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return powers / powers.sum(-1)
+
+
+def _softmax_in_place(scores: Tensor) -> Tensor:
+    scores -= scores.amax(-1, keepdim=True)
+    powers = torch.exp(scores)
+    return powers / powers.sum(-1, keepdim=True)
+
+
+def _softmax_log(scores: Tensor) -> Tensor:
+    return scores - scores.logsumexp(-1, keepdim=True)
+
+
+def _large(generator: Generator) -> tuple[Tensor]:
+    """Rows near +10000 and near -10000, with a few units between the scores of a row."""
+    height = torch.tensor([[1e4], [-1e4], [0.0]])
+    return (height + tenths(generator, 3, 5),)
+
+
+SOFTMAX = Exercise(
+    name=f"{NAME}.softmax",
+    title="A softmax that does not overflow",
+    points=2,
+    difficulty=2,
+    minutes=10,
+    reference=shared.softmax,
+    returns=("weights",),
+    distributions=("weights",),
+    forbidden=("softmax", "log_softmax", "softmin"),
+    cases=(
+        Case("one decimal", lambda g: (tenths(g, 2, 3),)),
+        Case("one row", lambda g: (normal(g, 5),)),
+        Case(
+            "batch and heads, float64",
+            lambda g: (normal(g, 2, 3, 4, 6, dtype=torch.float64),),
+        ),
+        Case("gradient", lambda g: (normal(g, 3, 5),), gradient=True),
+        Case("large scores", _large),
+    ),
+    mistakes=(
+        Mistake(
+            "softmax over the queries",
+            shared.softmax_over(-2),
+            "The columns sum to 1, not the rows. Each query shares its attention out among the "
+            "keys, and the keys are the last axis. Look at dim.",
+        ),
+        Mistake(
+            "softmax over axis 1",
+            shared.softmax_over(1),
+            "The sum runs over axis 1. That is the last axis of a matrix only: with a batch and "
+            "heads in front it is another one. Count from the end.",
+        ),
+        Mistake(
+            "softmax over the first axis",
+            shared.softmax_over(0),
+            "The sum runs over axis 0. Each query shares its attention out among the keys, and the "
+            "keys are the last axis. Look at dim.",
+        ),
+        Mistake(
+            "one softmax over the whole tensor",
+            _softmax_everywhere,
+            "All entries together sum to 1, as if there were one query. Every row must sum to 1 by "
+            "itself: look at the axis of your sum.",
+        ),
+        Mistake(
+            "overflow",
+            shared.softmax_unstable,
+            "exp(10000) is infinite and exp(-10000) is 0, so the division gives NaN. Softmax does "
+            "not change when the same number is taken from every score of a row: which number "
+            "keeps exp within bounds?",
+        ),
+        Mistake(
+            "one maximum for the whole tensor",
+            _softmax_one_maximum,
+            "The largest score of the whole tensor is taken from every row. A row that lies far "
+            "below it becomes 0/0. Take each row's own maximum.",
+        ),
+        Mistake(
+            "no exponential",
+            lambda scores: scores / scores.sum(-1, keepdim=True),
+            "The scores themselves are divided by their sum, so weights can be negative and the "
+            "sum can be 0. Look for the exponential.",
+        ),
+        Mistake(
+            "divided by the largest instead of the sum",
+            _softmax_by_max,
+            "The largest weight of each row is 1. Divide by the sum of the exponentials of a row, "
+            "not by the largest of them.",
+        ),
+        Mistake(
+            "keepdim missing",
+            _softmax_no_keepdim,
+            "The sum or the maximum of each row has lost its axis, so it meets the scores on the "
+            "wrong one. Look at keepdim.",
+        ),
+        Mistake(
+            "scores changed in place",
+            _softmax_in_place,
+            "The maximum is taken away from scores itself, as scores -= ... does. Whoever called "
+            "your function now holds other scores. Make a new tensor.",
+        ),
+        Mistake(
+            "sign turned",
+            lambda scores: shared.softmax(-scores),
+            "The lowest score gets the largest weight. Look at the sign in the exponent.",
+        ),
+        Mistake(
+            "logarithms instead of weights",
+            _softmax_log,
+            "These are the logarithms of the weights. They are at most 0; weights lie between 0 and 1.",
+        ),
+        Mistake(
+            "sigmoid instead of softmax",
+            torch.sigmoid,
+            "Each score is squeezed between 0 and 1 by itself. In a softmax the scores of a row "
+            "compete: look at what you divide by.",
+        ),
+        Mistake(
+            "powers of 2",
+            lambda scores: shared.softmax(scores * 0.6931471805599453),
+            "The base is 2 instead of e. Look at the function that raises to a power.",
+        ),
+    ),
+    hints=(
+        "Softmax of a row is exp(score) over the sum of exp(score) along that row. Which axis holds "
+        "the scores of one query?",
+        "Sum over dim=-1 and keep that axis (keepdim=True), so that each row is divided by its own "
+        "sum. Then try torch.tensor([10000.0, 9999.0]).",
+        "Before exp, take from each row its own maximum, scores.amax(-1, keepdim=True), and put the "
+        "difference into a new tensor. The largest exponent is then 0.",
+    ),
+)

@@ -1,0 +1,106 @@
+"""Exercise 4: cosine."""
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.score_functions.shared import NAME
+
+
+def _unit(x: Tensor, dim: int = -1) -> Tensor:
+    return x / x.norm(dim=dim, keepdim=True).clamp_min(1e-8)
+
+
+def _cosine(query: Tensor, key: Tensor) -> Tensor:
+    return _unit(query) @ _unit(key).mT
+
+
+def _cosine_in_place(query: Tensor, key: Tensor) -> Tensor:
+    query /= query.norm(dim=-1, keepdim=True).clamp_min(1e-8)
+    return query @ _unit(key).mT
+
+
+def _with_zero_vectors(generator: Generator) -> tuple[Tensor, Tensor]:
+    query = normal(generator, 2, 3, 4, dtype=torch.float64)
+    key = normal(generator, 2, 5, 4, dtype=torch.float64)
+    query[0, 1] = 0
+    key[1, 2] = 0
+    return query, key
+
+
+COSINE = Exercise(
+    name=f"{NAME}.cosine",
+    title="Direction without length",
+    points=1,
+    difficulty=1,
+    minutes=10,
+    reference=_cosine,
+    returns=("scores",),
+    forbidden=("cosine_similarity",),
+    cases=(
+        Case("one decimal", lambda g: (tenths(g, 2, 3), tenths(g, 4, 3))),
+        Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 6), normal(g, 2, 3, 7, 6))),
+        Case("long vectors", lambda g: (100 * normal(g, 3, 8), 100 * normal(g, 5, 8))),
+        Case("zero vectors, float64", _with_zero_vectors),
+        Case("gradient", lambda g: (normal(g, 4, 5), normal(g, 6, 5)), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "no length taken out",
+            lambda query, key: query @ key.mT,
+            "This is the plain dot product: a long key still wins over a short one. Divide by the "
+            "lengths of both.",
+        ),
+        Mistake(
+            "only the queries' length",
+            lambda query, key: _unit(query) @ key.mT,
+            "The queries have length 1, the keys have not, so a long key still wins. Both lengths go out.",
+        ),
+        Mistake(
+            "only the keys' length",
+            lambda query, key: query @ _unit(key).mT,
+            "The keys have length 1, the queries have not, so a long query has larger scores. Both "
+            "lengths go out.",
+        ),
+        Mistake(
+            "0 / 0 at a zero vector",
+            lambda query, key: (
+                (query / query.norm(dim=-1, keepdim=True)) @ (key / key.norm(dim=-1, keepdim=True)).mT
+            ),
+            "A vector of zeros has length 0, and 0 / 0 is NaN. It points nowhere and should score 0 "
+            "with everybody: keep the divisor above 0.",
+        ),
+        Mistake(
+            "squared lengths",
+            lambda query, key: (
+                query
+                @ key.mT
+                / query.square().sum(-1, keepdim=True).clamp_min(1e-8)
+                / key.square().sum(-1).clamp_min(1e-8).unsqueeze(-2)
+            ),
+            "You divide by q·q and k·k, which are the lengths squared. Look for the square root.",
+        ),
+        Mistake(
+            "one length for all",
+            lambda query, key: query @ key.mT / (query.norm() * key.norm()),
+            "norm() without dim gives one length for the whole tensor. Every query and every key "
+            "has its own: along the last axis.",
+        ),
+        Mistake(
+            "lengths of the columns",
+            lambda query, key: _unit(query, dim=-2) @ _unit(key, dim=-2).mT,
+            "Each column of query and key has length 1, not each row. A vector is a row: look at dim.",
+        ),
+        Mistake(
+            "query changed in place",
+            _cosine_in_place,
+            "The length is divided out of query itself, as query /= ... does. Make a new tensor.",
+        ),
+    ),
+    hints=(
+        "cos(q, k) = q·k / (|q| |k|). Which part can be done before the product, for each row alone?",
+        "query.norm(dim=-1, keepdim=True) is [..., T_q, 1] and divides every row by its own length.",
+        "clamp_min(1e-8) keeps a length of 0 from becoming a divisor. Then a product with .mT.",
+    ),
+)

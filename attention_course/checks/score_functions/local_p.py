@@ -1,0 +1,162 @@
+"""Exercise 6: a window that moves."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.score_functions import shared
+from attention_course.checks.score_functions.shared import NAME
+
+#: D of the last exercise; the notebook says so
+REACH = 3
+
+
+def _local(
+    *,
+    centres: Callable[[Tensor, Tensor, int], Tensor] = lambda place, lengths, T_k: (
+        lengths[:, None] * place.sigmoid()
+    ),
+    seen: Callable[[Tensor, Tensor], Tensor] = lambda offsets, real: (offsets.abs() <= REACH) & real,
+    twice_variance: float = 2 * (REACH / 2) ** 2,
+    weigh: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda scores, seen, bell: (
+        shared.softmax_where(scores, seen) * bell
+    ),
+    first: int = 0,
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """local-p with one of its parts exchanged; offsets are how far each key lies behind the centre."""
+
+    def local_p(scores: Tensor, place: Tensor, lengths: Tensor) -> Tensor:
+        T_k = scores.shape[-1]
+        positions = torch.arange(first, first + T_k)
+        offsets = positions - centres(place, lengths, T_k).unsqueeze(-1)  # [B, T_q, T_k]
+        bell = torch.exp(-(offsets**2) / twice_variance)
+        return weigh(scores, seen(offsets, shared.real(T_k, lengths)), bell)
+
+    return local_p
+
+
+def _softmax_over_all_words(scores: Tensor, place: Tensor, lengths: Tensor) -> Tensor:
+    """The window cuts after the softmax."""
+    in_window = _local(weigh=lambda scores, seen, bell: seen * bell)(scores, place, lengths)
+    return shared.softmax_where(scores, shared.real(scores.shape[-1], lengths)) * in_window
+
+
+def _renormalised(scores: Tensor, seen: Tensor, bell: Tensor) -> Tensor:
+    weights = shared.softmax_where(scores, seen) * bell
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _local_inputs(
+    generator: Generator, T_q: int, T_k: int, *lengths: int, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Places all over the sentence, also near its two ends."""
+    return (
+        normal(generator, len(lengths), T_q, T_k, dtype=dtype),
+        1.5 * normal(generator, len(lengths), T_q, dtype=dtype),
+        torch.tensor(lengths),
+    )
+
+
+LOCAL_P = Exercise(
+    name=f"{NAME}.local_p",
+    title="A window that says itself where it lies",
+    points=3,
+    difficulty=3,
+    minutes=15,
+    reference=_local(),
+    returns=("weights",),
+    cases=(
+        # sigmoid(0) = 1/2: the window reaches from position 1 to 7, both included
+        Case(
+            "centre on a word",
+            lambda g: (tenths(g, 1, 1, 9), torch.zeros(1, 1), torch.tensor([8])),
+        ),
+        Case("batch", lambda g: _local_inputs(g, 4, 12, 7, 12, 9)),
+        Case("short sentences", lambda g: _local_inputs(g, 5, 10, 1, 2, 4)),
+        Case("no padding, float64", lambda g: _local_inputs(g, 6, 11, 11, 11, dtype=torch.float64)),
+        Case("gradient", lambda g: _local_inputs(g, 4, 10, 8, 10), gradient=True),
+    ),
+    mistakes=(
+        Mistake(
+            "no window",
+            _local(seen=lambda offsets, real: real.expand_as(offsets)),
+            "The softmax runs over the whole sentence; the Gaussian makes far words small, but they "
+            "have taken their share. Hide what lies more than D from p before the softmax.",
+        ),
+        Mistake(
+            "window after the softmax",
+            _softmax_over_all_words,
+            "The softmax runs over the whole sentence, and only then the far words are cut off. The "
+            "window comes first: the softmax shares out among its words only.",
+        ),
+        Mistake(
+            "no Gaussian",
+            _local(weigh=lambda scores, seen, bell: shared.softmax_where(scores, seen)),
+            "These are the weights within the window, as in local-m. The Gaussian is missing: by "
+            "it words near p count more, and only through it does a gradient reach p.",
+        ),
+        Mistake(
+            "Gaussian times the scores",
+            _local(weigh=lambda scores, seen, bell: shared.softmax_where(scores * bell, seen)),
+            "The Gaussian multiplies the scores, before the softmax. A score near 0 is not a small "
+            "one: a far word with a bad score would gain. It multiplies the weights, afterwards.",
+        ),
+        Mistake(
+            "rows made to sum to 1 again",
+            _local(weigh=_renormalised),
+            "The rows sum to 1, because you divide once more, or because the Gaussian's exponent is "
+            "added to the scores, which comes to the same. In equation 10 the Gaussian multiplies "
+            "the finished weights: the rows sum to less.",
+        ),
+        Mistake(
+            "σ = D",
+            _local(twice_variance=2.0 * REACH**2),
+            "The bell is twice as wide: σ is D. Luong takes D / 2, so that the window's rim lies at 2σ.",
+        ),
+        Mistake(
+            "σ not squared",
+            _local(twice_variance=2 * (REACH / 2)),
+            "The squared distance is divided by 2σ instead of 2σ².",
+        ),
+        Mistake(
+            "window without its rim",
+            _local(seen=lambda offsets, real: (offsets.abs() < REACH) & real),
+            "A word exactly D away from p is hidden. The window [p - D, p + D] has its rim: <=, not <.",
+        ),
+        Mistake(
+            "padding counted in p",
+            _local(centres=lambda place, lengths, T_k: T_k * place.sigmoid()),
+            "p is T_k · sigmoid(place): the padded width. The same sentence in a wider batch would "
+            "look elsewhere. S is each sentence's own length.",
+        ),
+        Mistake(
+            "padding in the window",
+            _local(seen=lambda offsets, real: offsets.abs() <= REACH),
+            "Near a sentence's end the window sticks out into the padding, and padding gets weight "
+            "there. A word is seen if it lies in the window and in the sentence.",
+        ),
+        Mistake(
+            "positions counted from 1",
+            _local(first=1),
+            "Your first word stands at position 1, so everything lies one place too far to the "
+            "right of p. Positions count from 0 here, as in torch.arange(T_k).",
+        ),
+        Mistake(
+            "centre rounded",
+            _local(centres=lambda place, lengths, T_k: (lengths[:, None] * place.sigmoid()).round()),
+            "p is rounded to a position. It is a real number: rounding moves the window by up to half "
+            "a place, and no gradient gets through it.",
+        ),
+    ),
+    hints=(
+        "First p, [B, T_q], from lengths[:, None] and the sigmoid. Then the distance of every "
+        "position from every p, [B, T_q, T_k]: all else is made from it.",
+        "offsets = torch.arange(T_k) - p.unsqueeze(-1). Seen is what has abs() <= D and is no "
+        "padding; padding is [B, 1, T_k], the same for every query.",
+        "weights = softmax of the scores filled with -inf where they are not seen; then times "
+        "exp(-offsets² / (2σ²)) with σ = D / 2, and no division after that.",
+    ),
+)

@@ -1,0 +1,149 @@
+"""The graded notebooks in the tree: they agree with the package, starters fail, solutions pass."""
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from attention_course import checks
+from attention_course.checks.engine import notebook as runner
+from attention_course.grading.release import stale
+
+ROOT = Path(__file__).resolve().parents[2]
+EXERCISES = ROOT / "exercises"
+SOURCES = sorted((EXERCISES / "source").glob("*/*.ipynb"))
+CHECK = re.compile(r'^check\("([\w.]+)", (\w+)\)$')
+
+
+def release_of(source):
+    return EXERCISES / "release" / source.relative_to(EXERCISES / "source")
+
+
+def chapter_of(source):
+    return checks.find_chapter(source.stem)
+
+
+def marks(cell):
+    return cell.metadata.get("nbgrader", {})
+
+
+def run(path, folder):
+    """Run every cell of a notebook; it runs in ``folder``, not where it stands."""
+    notebook = runner.read(path)
+    chapter = runner.chapter_of(notebook, path)
+    unfinished = runner.execute(notebook, folder, 120.0)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
+    assert unfinished == {} and all(cell.execution_count for cell in cells)
+    return notebook, {one.exercise: one for one in runner.results(str(path), notebook, chapter, unfinished)}
+
+
+def test_every_chapter_with_exercises_has_a_notebook():
+    assert [source.stem for source in SOURCES] == [chapter.name for chapter in checks.chapters()]
+    assert all(source.parent.name == source.stem for source in SOURCES)
+
+
+def test_releases_agree_with_their_sources():
+    assert list(stale(EXERCISES)) == [], "run attention-course release"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+class TestNotebook:
+    def test_both_are_valid_and_without_outputs(self, source):
+        for path in (source, release_of(source)):
+            notebook = nbformat.read(path, 4)
+            nbformat.validate(notebook)
+            assert notebook.nbformat_minor >= 5
+            for cell in notebook.cells:
+                if cell.cell_type == "code":
+                    assert cell.outputs == [] and cell.execution_count is None
+            assert notebook.metadata.attention_course == {"chapter": source.stem}
+
+    def test_no_solution_text_is_in_the_release(self, source):
+        secret = []
+        for cell in nbformat.read(source, 4).cells:
+            inside = False
+            for line in cell.source.split("\n"):
+                if "BEGIN SOLUTION" in line or "BEGIN HIDDEN" in line:
+                    inside = True
+                elif "END SOLUTION" in line or "END HIDDEN" in line:
+                    inside = False
+                elif inside and line.strip():
+                    secret.append(line.strip())
+        assert len(secret) >= len(chapter_of(source).exercises)
+        text = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
+        assert not [line for line in secret if line in text]
+        assert "SOLUTION" not in text and "HIDDEN" not in text
+
+    def test_metadata_are_nbgraders(self, source):
+        cells = [cell for cell in nbformat.read(source, 4).cells if marks(cell)]
+        for cell in cells:
+            expected = {"cell_type", "grade", "grade_id", "locked", "schema_version", "solution", "task"}
+            assert set(marks(cell)) == expected | ({"points"} if marks(cell)["grade"] else set())
+            assert marks(cell)["schema_version"] == 3 and marks(cell)["task"] is False
+            assert marks(cell)["grade"] is marks(cell)["locked"] is not marks(cell)["solution"]
+            assert marks(cell)["cell_type"] == cell.cell_type == "code"
+            assert re.fullmatch(r"[A-Za-z0-9_-]+", marks(cell)["grade_id"])
+        assert len({marks(cell)["grade_id"] for cell in cells}) == len(cells)
+        utils = pytest.importorskip("nbgrader.nbgraderformat", reason="pip install nbgrader to compare")
+        utils.MetadataValidator().validate_nb(nbformat.read(source, 4))
+
+    def test_each_exercise_is_solved_in_one_cell_and_checked_in_the_next(self, source):
+        cells = nbformat.read(source, 4).cells
+        found = []
+        for before, cell in pairwise(cells):
+            if marks(cell).get("grade"):
+                name, function = CHECK.match(cell.source).groups()
+                assert marks(before).get("solution") and f"def {function}(" in before.source
+                assert name == f"{source.stem}.{function}"
+                found.append((name, marks(cell)["points"]))
+        assert found == [(one.name, one.points) for one in chapter_of(source).exercises]
+
+    def test_the_text_says_what_the_package_says(self, source):
+        chapter = chapter_of(source)
+        texts = [cell.source for cell in nbformat.read(source, 4).cells if cell.cell_type == "markdown"]
+        assert texts[0].startswith(f"# {chapter.title}: exercises")
+        minutes = sum(one.minutes for one in chapter.exercises)
+        numbers = f"{chapter.points} points, about {minutes} minutes"
+        assert numbers in texts[0]
+        for number, one in enumerate(chapter.exercises, 1):
+            [text] = [text for text in texts if text.startswith(f"## {number}. ")]
+            plural = "" if one.points == 1 else "s"
+            assert text.startswith(f"## {number}. {one.title}\n")
+            assert f"{one.stars} · {one.minutes} minutes · {one.points} point{plural}\n" in text
+
+    def test_stubs_name_the_parameters_of_the_reference(self, source):
+        code = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
+        for one in chapter_of(source).exercises:
+            signature = re.search(rf"def {one.name.partition('.')[2]}\((.*?)\) ->", code, re.DOTALL)[1]
+            assert tuple(re.findall(r"(\w+): (?:Float|Int|Bool)\[", signature)) == one.parameters
+
+    def test_every_solution_passes(self, source, tmp_path):
+        """The one place where a source notebook is executed: whole, with its cells that answer nothing."""
+        notebook, results = run(source, tmp_path)
+        assert {one.status for one in results.values()} == {"passed"}
+        assert sum(one.points for one in results.values()) == chapter_of(source).points
+        errors = [
+            out for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"
+        ]
+        assert errors == []
+        printed = json.dumps(notebook.cells[-1].outputs)
+        assert f"{chapter_of(source).points} of {chapter_of(source).points} points" in printed
+
+    def test_every_starter_fails_each_check(self, source, tmp_path):
+        notebook, results = run(release_of(source), tmp_path)
+        assert list(results) == [one.name for one in chapter_of(source).exercises]
+        for one in results.values():
+            assert (one.status, one.points) == ("failed", 0)
+            assert one.message.startswith("Nothing is written here yet")
+        errors = [
+            out
+            for cell in notebook.cells
+            if "check(" in cell.get("source", "")
+            for out in cell.get("outputs", [])
+            if out.output_type == "error"
+        ]
+        assert len(errors) == len(results)
+        assert all(len(out.traceback) == 1 and "\n" not in out.traceback[0] for out in errors)
