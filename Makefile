@@ -65,6 +65,7 @@ gpu: environment ## what waits for a GPU: its tests, the whole book beside it, t
 	$(PYTEST) -m gpu tests
 	$(MAKE) book
 	$(BIN)/python benchmarks/attention.py --device cuda
+	$(BIN)/python benchmarks/training.py
 	$(BIN)/torchrun --nproc-per-node gpu --module pytest -m gpu tests/test_ring.py
 
 replicate: environment ## run notebooks under other seeds and arithmetic (ONLY="02 07" REPLICATIONS=12 CORES=2)

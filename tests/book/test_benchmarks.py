@@ -123,3 +123,13 @@ def test_no_kernel_is_further_off_than_its_dtype_allows(backend, dtype, steps):
     assert max(errors) <= steps * torch.finfo(dtype).eps
     if (backend, dtype) != ("reference", torch.float64):  # that one is what all others are compared with
         assert min(errors) > 0
+
+
+@pytest.mark.parametrize("name", ["chapter 2", "chapter 6", "chapter 9"])
+def test_a_training_step_is_timed_on_a_device(name):
+    import training
+
+    work = next(make for title, make in training.WORK.items() if title.startswith(name))()
+    before = [weight.clone() for weight in work.model.parameters()]
+    assert training.seconds(work, torch.device("cpu"), threads=1, at_least=0.01) > 0
+    assert any(not torch.equal(*pair) for pair in zip(before, work.model.parameters(), strict=True))
