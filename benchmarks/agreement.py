@@ -36,10 +36,10 @@ def worst(backend: str, dtype: torch.dtype, device: str) -> list[float] | str:
         if backend == "windowed" and window is None:
             continue
         generator = torch.Generator().manual_seed(number)
-        drawn = [
+        tensors = [
             torch.randn(2, 4, T, 32, generator=generator, dtype=torch.float64) for T in (T_q, T_k, T_k, T_q)
         ]
-        *inputs, d_context = (x.to(device, dtype) for x in drawn)
+        *inputs, d_context = (x.to(device, dtype) for x in tensors)
         options = {"is_causal": is_causal, "window": window}
         try:
             got = answers(backend, inputs, d_context, **options)
@@ -47,8 +47,8 @@ def worst(backend: str, dtype: torch.dtype, device: str) -> list[float] | str:
             return str(error).rpartition(": ")[2]
         # The same rounded inputs, summed in float64: the kernel is measured, not the rounding of inputs.
         want = answers("reference", [x.double() for x in inputs], d_context.double(), **options)
-        for i, (one, other) in enumerate(zip(got, want, strict=True)):
-            error = (one.double() - other).abs().max() / other.abs().max()
+        for i, (result, exact) in enumerate(zip(got, want, strict=True)):
+            error = (result.double() - exact).abs().max() / exact.abs().max()
             errors[i] = torch.maximum(errors[i], error.detach().cpu())  # keeps a NaN, as max() does not
     return errors.tolist()
 

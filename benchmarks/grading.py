@@ -119,7 +119,8 @@ Look = Callable[[int], None]
 
 def run(command: list[str], folder: Path, results: Callable[[], int], look: Look | None = None) -> Ran:
     """Run a grader to its end; ``look`` is called with its process id now and then."""
-    log, seen = folder / f"{os.urandom(4).hex()}.log", [(0, 0.0)]
+    log = folder / f"{os.urandom(4).hex()}.log"
+    counts = [(0, 0.0)]  # results, seconds after the start
     with log.open("wb") as output:
         start = monotonic()
         grader = subprocess.Popen(
@@ -132,18 +133,18 @@ def run(command: list[str], folder: Path, results: Callable[[], int], look: Look
                 if look:
                     look(grader.pid)
                 count = results()
-                if count > seen[-1][0]:
-                    seen.append((count, monotonic() - start))
+                if count > counts[-1][0]:
+                    counts.append((count, monotonic() - start))
                     print(f"\r  {count} graded", end="", file=sys.stderr, flush=True)
             seconds = monotonic() - start
         finally:
             grader.kill()
             grader.wait()
     if grader.returncode:
-        said = log.read_text(errors="replace")[-3000:]
-        raise SystemExit(f"{said}\nexit code {grader.returncode}: {' '.join(command)}")
+        output_tail = log.read_text(errors="replace")[-3000:]
+        raise SystemExit(f"{output_tail}\nexit code {grader.returncode}: {' '.join(command)}")
     say(f"\r  {results()} graded, {seconds:.1f} s" if results() else f"  {seconds:.1f} s")
-    return Ran(results(), seen[min(1, len(seen) - 1)][1], seen[-1][1], seconds)
+    return Ran(results(), counts[min(1, len(counts) - 1)][1], counts[-1][1], seconds)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -186,7 +187,9 @@ class Ours:
         """Student -> check -> points."""
         records = map(json.loads, self.log.read_text(encoding="utf-8").splitlines())
         return {
-            record["student"]: {checks[one["name"]]: one["points"] for one in record["exercises"]}
+            record["student"]: {
+                checks[exercise["name"]]: exercise["points"] for exercise in record["exercises"]
+            }
             for record in records
         }
 
@@ -213,19 +216,23 @@ class Peer:
 
     def results(self) -> int:
         """Those it has written and made read-only, the last thing it does with each."""
-        found = self.folder.glob(f"autograded/*/{self.name}/{self.name}.ipynb")
-        return sum(not path.stat().st_mode & 0o222 for path in found)
+        paths = self.folder.glob(f"autograded/*/{self.name}/{self.name}.ipynb")
+        return sum(not path.stat().st_mode & 0o222 for path in paths)
 
     def points(self) -> dict[str, dict[str, float]]:
         """Student -> check -> points."""
         from nbgrader.api import Gradebook
 
         with Gradebook(f"sqlite:///{self.folder}/gradebook.db") as gradebook:
-            graded = {
-                one.student.id: gradebook.find_submission_notebook(self.name, self.name, one.student.id)
-                for one in gradebook.assignment_submissions(self.name)
+            students = [submission.student.id for submission in gradebook.assignment_submissions(self.name)]
+            notebooks = {
+                student: gradebook.find_submission_notebook(self.name, self.name, student)
+                for student in students
             }
-            return {student: {one.name: one.score for one in graded[student].grades} for student in graded}
+            return {
+                student: {grade.name: grade.score for grade in notebook.grades}
+                for student, notebook in notebooks.items()
+            }
 
 
 # Memory ---------------------------------------------------------------------------------------
@@ -238,10 +245,9 @@ class Memory:
         self.bytes, self.processes, self.unread = 0, 0, 0
 
     def look(self, process: int) -> None:
-        every = below(process)
-        shares = [one for one in map(share, every) if one is not None]
+        shares = [size for size in map(share, below(process)) if size is not None]
         self.unread = max(self.unread, shares.count(-1))
-        together = sum(one for one in shares if one > 0)
+        together = sum(size for size in shares if size > 0)
         if together > self.bytes:
             self.bytes, self.processes = together, len(shares)
 
@@ -251,14 +257,14 @@ def below(process: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            parent = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1]
+            parent = int(Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-        children.setdefault(int(parent), []).append(int(entry))
-    found = [process]
-    for one in found:
-        found += children.get(one, [])
-    return found
+        children.setdefault(parent, []).append(int(entry))
+    processes = [process]
+    for parent in processes:
+        processes += children.get(parent, [])
+    return processes
 
 
 def share(process: int) -> int | None:
@@ -269,8 +275,8 @@ def share(process: int) -> int | None:
         return -1
     except OSError:
         return None
-    found = re.search(r"^Pss:\s+(\d+) kB$", text, re.MULTILINE)
-    return 1024 * int(found[1]) if found else None
+    kilobytes = re.search(r"^Pss:\s+(\d+) kB$", text, re.MULTILINE)
+    return 1024 * int(kilobytes[1]) if kilobytes else None
 
 
 # Where our time goes --------------------------------------------------------------------------
@@ -353,11 +359,11 @@ def profile(paths: Sequence[Path], name: str, folder: Path) -> tuple[list[tuple[
         append = watch.timed(log.append, "record written")
         for number, path in enumerate(paths, 1):
             start, content = perf_counter(), path.read_bytes()
-            made = grade.record(grade.grade(content, loaded, SEED, zygote), loaded)
+            verdict = grade.record(grade.grade(content, loaded, SEED, zygote), loaded)
             identity = {
                 "student": path.parts[-3], "name": path.name, "key": assignment.key(loaded, content, SEED),
             }  # fmt: skip
-            append({**identity, **made, "seconds": round(perf_counter() - start, 3)})
+            append({**identity, **verdict, "seconds": round(perf_counter() - start, 3)})
             print(f"\r  {number} graded", end="", file=sys.stderr, flush=True)
         say("")
     return [(part, took) for part, took in once.seconds.items() if part != "the rest"], watch.seconds
@@ -390,8 +396,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 def after_first(runs: Sequence[Ran]) -> float:
     """Submissions per second between the first result and the last."""
-    seconds = sum(one.last - one.first for one in runs)
-    return sum(one.results - 1 for one in runs) / seconds if seconds else float("nan")
+    seconds = sum(run.last - run.first for run in runs)
+    return sum(run.results - 1 for run in runs) / seconds if seconds else float("nan")
 
 
 def compared(what: str, ours: float, peer: float, digits: int) -> tuple[str, str, str, str]:
@@ -399,14 +405,14 @@ def compared(what: str, ours: float, peer: float, digits: int) -> tuple[str, str
 
 
 def speeds(ours: Sequence[Ran], peer: Ran, memory: Memory, memory_peer: Memory) -> str:
-    every = [sum(one.results for one in runs) / sum(one.seconds for one in runs) for runs in (ours, [peer])]
-    halves = " + ".join(f"{one.seconds:.1f}" for one in ours)
+    rates = [sum(run.results for run in runs) / sum(run.seconds for run in runs) for runs in (ours, [peer])]
+    halves = " + ".join(f"{half.seconds:.1f}" for half in ours)
     rows = [
         ("", "ours", "nbgrader", "ours / nbgrader"),
-        ("submissions", str(sum(one.results for one in ours)), str(peer.results), ""),
+        ("submissions", str(sum(half.results for half in ours)), str(peer.results), ""),
         ("seconds, start to end", halves, f"{peer.seconds:.1f}", ""),
-        compared("seconds to the first result", max(one.first for one in ours), peer.first, 1),
-        compared("submissions per second", *every, 2),
+        compared("seconds to the first result", max(half.first for half in ours), peer.first, 1),
+        compared("submissions per second", *rates, 2),
         compared("  after the first result", after_first(ours), after_first([peer]), 2),
         compared("peak memory, MiB", memory.bytes / 2**20, memory_peer.bytes / 2**20, 0),
         ("  processes then", str(memory.processes), str(memory_peer.processes), ""),

@@ -35,8 +35,8 @@ def seconds(
     for number in range(rounds):
         for name in reversed(calls) if number % 2 else calls:
             taken[name].append(_timed(calls[name], repeats[name], device))
-    first, second, *_ = taken.values()
-    ratios = [one / other for one, other in zip(first, second, strict=True)]
+    ours, rival, *_ = taken.values()
+    ratios = [first / second for first, second in zip(ours, rival, strict=True)]
     return {name: statistics.median(values) for name, values in taken.items()}, statistics.median(ratios)
 
 
@@ -76,16 +76,16 @@ def extra_megabytes(call: Call, *, device: str) -> float:
 
 def in_a_process(program: str, *arguments: str, **environment: str) -> str:
     """Return the last line that ``program`` prints when it is run alone with ``arguments``."""
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, program, *arguments],
         capture_output=True,
         text=True,
         env=os.environ | environment,
         check=False,
     )
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
-    return done.stdout.splitlines()[-1]
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{process.stderr[-2000:]}")
+    return process.stdout.splitlines()[-1]
 
 
 def roofline(device: str) -> dict[str, float]:

@@ -126,7 +126,7 @@ def execute(path: Path, number: int, result: Path) -> None:
         notebook, timeout=SECONDS, allow_errors=True, resources={"metadata": {"path": str(path.parent)}}
     )
     client.execute()
-    found = {
+    record = {
         **recipe_here(),
         "commit": commit(),
         "processor": processor(),
@@ -135,7 +135,7 @@ def execute(path: Path, number: int, result: Path) -> None:
         "errors": list(errors(notebook)),
         "claims": list(carried(notebook)),
     }
-    put(result, json.dumps(found, indent=1, ensure_ascii=False))
+    put(result, json.dumps(record, indent=1, ensure_ascii=False))
 
 
 def put(path: Path, text: str) -> None:
@@ -224,13 +224,13 @@ def started(path: Path, number: int, available: Cores) -> str:
     }
     command = [sys.executable, __file__, "--execute", str(path), str(number), str(result)]
     with available.lent(threads(number)) as own:
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--on", ",".join(map(str, own))], env=environment, capture_output=True, text=True
         )
     if stand.__wrapped__(path) != stand(path):
         result.unlink(missing_ok=True)
         return "its sources changed while it ran"
-    return "" if done.returncode == 0 else done.stderr.strip()[-500:]
+    return "" if process.returncode == 0 else process.stderr.strip()[-500:]
 
 
 def place(path: Path, number: int) -> Path:
@@ -292,15 +292,15 @@ def collected(paths: Sequence[Path]) -> dict[str, dict]:
         runs = [run for number in numbers if (run := result_of(path, number)) is not None]
         if not runs:
             continue
-        looked_at = [{claim["words"]: claim for claim in run.pop("claims")} for run in runs]
-        every = {words: claim for claims in looked_at for words, claim in claims.items()}
+        claims_of_runs = [{claim["words"]: claim for claim in run.pop("claims")} for run in runs]
+        every = {words: claim for claims in claims_of_runs for words, claim in claims.items()}
         statements = [
             {
                 "words": words,
                 "at_least": claim["at_least"],
                 "at_most": claim["at_most"],
                 # no number where a cell broke before its claims were looked at
-                "numbers": [claims.get(words, {}).get("number") for claims in looked_at],
+                "numbers": [claims.get(words, {}).get("number") for claims in claims_of_runs],
             }
             for words, claim in every.items()
         ]
@@ -310,11 +310,11 @@ def collected(paths: Sequence[Path]) -> dict[str, dict]:
 
 def commit() -> str:
     """Return the commit of the sources, marked where they differ from it."""
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", "describe", "--always", "--dirty", "--abbrev=10", "--exclude=*"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    return done.stdout.strip() or "unknown"
+    return process.stdout.strip() or "unknown"
 
 
 def table(found: dict[str, dict]) -> Iterator[str]:
@@ -367,21 +367,21 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="run nothing: the table of what is kept")
     parser.add_argument("--execute", nargs=3, help=argparse.SUPPRESS)
     parser.add_argument("--on", default="", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.execute:
-        if asked.on and hasattr(os, "sched_setaffinity"):
-            os.sched_setaffinity(0, map(int, asked.on.split(",")))
-        path, number, result = asked.execute
+    options = parser.parse_args()
+    if options.execute:
+        if options.on and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, map(int, options.on.split(",")))
+        path, number, result = options.execute
         execute(Path(path), int(number), Path(result))
         return 0
-    if asked.replications < 2 or asked.cores < 1:
+    if options.replications < 2 or options.cores < 1:
         parser.error("a spread needs at least two replications, and a core to run them on")
     try:
-        paths = notebooks(asked.notebook)
+        paths = notebooks(options.notebook)
     except ValueError as error:
         parser.error(str(error))
     restore(paths)
-    failed = [] if asked.table else replicate(paths, asked.replications, mine()[: asked.cores])
+    failed = [] if options.table else replicate(paths, options.replications, mine()[: options.cores])
     write(collected(paths))
     for problem in failed:
         print(f"did not run: {problem}", file=sys.stderr)

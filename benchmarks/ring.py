@@ -32,10 +32,10 @@ def say(text: str = "") -> None:
 
 def everybody(number: float) -> list[float]:
     """What each process says, in the order of their ranks."""
-    mine = torch.tensor([number], dtype=torch.float64)
-    every = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
-    dist.all_gather(every, mine)
-    return [one.item() for one in every]
+    own = torch.tensor([number], dtype=torch.float64)
+    gathered = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, own)
+    return [scalar.item() for scalar in gathered]
 
 
 def worst(number: float) -> float:
@@ -59,16 +59,18 @@ def exactness(T: int) -> None:
         for is_causal in (False, True):
             for zigzag in (False, True):
                 *tensors, d_out = drawn(T, dtype, 4)
-                leaves = [one.double().requires_grad_() for one in tensors]
+                leaves = [tensor.double().requires_grad_() for tensor in tensors]
                 out = F.scaled_dot_product_attention(*leaves, is_causal=is_causal)
                 wanted = [out, *torch.autograd.grad(out, leaves, d_out.double())]
-                mine = [ring.shard(one, rank, world, zigzag=zigzag).requires_grad_() for one in tensors]
-                got = ring_attention(*mine, is_causal=is_causal, zigzag=zigzag)
-                gradients = torch.autograd.grad(got, mine, ring.shard(d_out, rank, world, zigzag=zigzag))
+                shards = [
+                    ring.shard(tensor, rank, world, zigzag=zigzag).requires_grad_() for tensor in tensors
+                ]
+                out = ring_attention(*shards, is_causal=is_causal, zigzag=zigzag)
+                gradients = torch.autograd.grad(out, shards, ring.shard(d_out, rank, world, zigzag=zigzag))
                 errors = []
-                for one, want in zip((got, *gradients), wanted, strict=True):
-                    part = ring.shard(want, rank, world, zigzag=zigzag)
-                    errors.append(worst((one - part).abs().max().item()) / want.abs().max().item())
+                for result, whole in zip((out, *gradients), wanted, strict=True):
+                    part = ring.shard(whole, rank, world, zigzag=zigzag)
+                    errors.append(worst((result - part).abs().max().item()) / whole.abs().max().item())
                 name = f"{str(dtype)[6:]}, {'causal' if is_causal else 'full'}"
                 name += f", {'zigzag' if zigzag else 'contiguous'}"
                 say(f"{name:34}" + "".join(f"{error:10.1e}" for error in errors))
@@ -79,7 +81,7 @@ def forward_and_backward(T: int, dtype: torch.dtype, **options: bool) -> tuple[f
     torch.manual_seed(dist.get_rank())
     n = T // dist.get_world_size()
     *leaves, d_out = (torch.randn(1, HEADS, n, WIDTH, dtype=dtype) for _ in range(4))
-    leaves = [one.requires_grad_() for one in leaves]
+    leaves = [leaf.requires_grad_() for leaf in leaves]
     dist.barrier()
     clock, processor = time.perf_counter(), time.process_time()
     ring_attention(*leaves, **options).backward(d_out)
@@ -104,9 +106,9 @@ def sent(T: int) -> None:
     world = dist.get_world_size()
     say(f"\nBytes that each process sends, T = {T}, {HEADS} heads of {WIDTH}; MiB")
     for dtype in (torch.float32, torch.bfloat16):
-        with machines.SentBytes() as counted:
+        with machines.SentBytes() as traffic:
             forward_and_backward(T, dtype, is_causal=True, zigzag=True)
-        numbers = ", ".join(f"{n / 2**20:.2f}" for n in everybody(counted.bytes))
+        numbers = ", ".join(f"{n / 2**20:.2f}" for n in everybody(traffic.bytes))
         say(f"{str(dtype)[6:]:10} forward and backward: {numbers} (P = {world})")
 
 
@@ -130,22 +132,22 @@ def speed(T: int) -> None:
     alone = float("nan")
     if dist.get_rank() == 0:
         *leaves, d_out = drawn(T, torch.float32, 4)
-        leaves = [one.requires_grad_() for one in leaves]
-        tried = []
+        leaves = [leaf.requires_grad_() for leaf in leaves]
+        seconds = []
         for _ in range(3):
-            began = time.perf_counter()
+            start = time.perf_counter()
             F.scaled_dot_product_attention(*leaves, is_causal=True).backward(d_out)
-            tried.append(time.perf_counter() - began)
-        alone = min(tried)
+            seconds.append(time.perf_counter() - start)
+        alone = min(seconds)
     alone = everybody(alone)[0]
     say(f"{'torch, one process':24}{alone:8.2f}   (each the quickest of three)")
     for zigzag in (False, True):
-        tried = []
+        seconds = []
         for _ in range(3):
-            mine = forward_and_backward(T, torch.float32, is_causal=True, zigzag=zigzag)[0]
-            tried.append(max(everybody(mine)))
+            clock, _processor = forward_and_backward(T, torch.float32, is_causal=True, zigzag=zigzag)
+            seconds.append(max(everybody(clock)))
         name = f"ring of {world}, {'zigzag' if zigzag else 'contiguous'}"
-        say(f"{name:24}{min(tried):8.2f}   {min(tried) / alone:5.1f} x torch on one process")
+        say(f"{name:24}{min(seconds):8.2f}   {min(seconds) / alone:5.1f} x torch on one process")
 
 
 def peer(T: int) -> None:

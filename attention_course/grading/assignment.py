@@ -79,8 +79,8 @@ def load(exercises: Path, name: str) -> Assignment:
     """
     handed_out = exercises / "release" / name / f"{name}.ipynb"
     if name not in MODULES or not handed_out.is_file():
-        found = sorted(path.stem for path in (exercises / "release").glob("*/*.ipynb"))
-        known = f"there are: {', '.join(found)}" if found else f"{exercises / 'release'} holds no notebooks"
+        names = sorted(path.stem for path in (exercises / "release").glob("*/*.ipynb"))
+        known = f"there are: {', '.join(names)}" if names else f"{exercises / 'release'} holds no notebooks"
         raise AssignmentError(f"no assignment is called {name!r}; {known}")
     content = handed_out.read_bytes()
     try:
@@ -108,8 +108,8 @@ def official(exercises: Path, name: str) -> bytes:
     try:
         return source.read_bytes()
     except OSError as error:
-        said = error.strerror or error
-        raise AssignmentError(f"the official solution {source} cannot be read: {said}") from None
+        reason = error.strerror or error
+        raise AssignmentError(f"the official solution {source} cannot be read: {reason}") from None
 
 
 def _source(cell: dict) -> str:
@@ -327,8 +327,8 @@ _OFFERED = {
 def _course_imports(text: str) -> Iterator[tuple[str, str]]:
     """(full name, name here) of what a bare text imports of the course, but for its data and its offers."""
     for start, *listed in _IMPORT.findall(text):
-        for one in "".join(listed).split(","):
-            words = one.split() or [""]
+        for item in "".join(listed).split(","):
+            words = item.split() or [""]
             name = f"{start}.{words[0]}" if start else words[0]
             root = name.partition(".")[0]
             if root != "attention_course":
@@ -342,9 +342,9 @@ def _course_imports(text: str) -> Iterator[tuple[str, str]]:
 def _given(assignment: Assignment) -> set[str]:
     """What the assignment hands to its answers: functions that its own cells import by name, unless
     they are what it asks for. A module holds more than what was meant, so it is not given."""
-    asked = {name for task in assignment.tasks for name in (task.function, *task.exercise.forbidden)}
+    answers = {name for task in assignment.tasks for name in (task.function, *task.exercise.forbidden)}
     imported = {name for source in assignment.starter for name, _ in _course_imports(_bare(source))}
-    return {name for name in imported if name.rpartition(".")[2] not in asked and not is_module(name)}
+    return {name for name in imported if name.rpartition(".")[2] not in answers and not is_module(name)}
 
 
 def _course_names(texts: Iterable[str], given: set[str]) -> set[str]:

@@ -49,7 +49,7 @@ def read_cells(content: bytes) -> tuple[Cell, ...]:
             text than any answer needs.
     """
     notebook = _parse(content)
-    cells = tuple(_cell(number, one) for number, one in enumerate(_cell_list(notebook), 1))
+    cells = tuple(_cell(number, cell) for number, cell in enumerate(_cell_list(notebook), 1))
     if sum(len(cell.source) for cell in cells if cell.kind == "code") > MAX_TOTAL:
         raise Unreadable("oversize", f"The cells hold more than {MAX_TOTAL:,} characters in all.")
     return cells
@@ -125,10 +125,10 @@ def _cell_list(notebook: dict) -> list:
 
 
 def _list_in(holder: Any, key: str, name: str) -> list:
-    found = holder.get(key) if isinstance(holder, dict) else None
-    if not isinstance(found, list):
+    items = holder.get(key) if isinstance(holder, dict) else None
+    if not isinstance(items, list):
         raise _wrong(f"{name} has no list “{key}”.")
-    return found
+    return items
 
 
 def _cell(number: int, cell: Any) -> Cell:

@@ -88,8 +88,7 @@ def _python() -> Finding:
 
 def _system() -> Finding:
     kernel = platform.release()
-    numbers = [int(one) for one in re.findall(r"\d+", kernel)[:2]]
-    works = sys.platform == "linux" and numbers >= [5, 8]
+    works = sys.platform == "linux" and _numbers(kernel) >= [5, 8]
     cure = "" if works else "grade on Linux 5.8 or newer, in a virtual machine if need be"
     return Finding("Linux 5.8 or newer", works, f"{platform.system()} {kernel}", cure)
 
@@ -98,29 +97,33 @@ def _bubblewrap() -> Finding:
     path = shutil.which("bwrap")
     if not path:
         return Finding("bubblewrap", False, "not installed", _INSTALL)
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
-    found = re.findall(r"\d+", said)[:2]
-    works = [int(one) for one in found] >= [0, 8]
+    release = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    works = _numbers(release) >= [0, 8]
     cure = "" if works else f"0.8 or newer is needed; {_INSTALL}"
-    return Finding("bubblewrap", works, said.strip() or f"{path} says no version", cure)
+    return Finding("bubblewrap", works, release.strip() or f"{path} says no version", cure)
+
+
+def _numbers(release: str) -> list[int]:
+    """The first two numbers of a version."""
+    return [int(digits) for digits in re.findall(r"\d+", release)[:2]]
 
 
 def _trial() -> Iterator[Finding]:
     """Grade a notebook of our own, and let it try what a stranger's might."""
     user = "root" if os.geteuid() == 0 else "an ordinary user"
     try:
-        took, seen = probe()
+        seconds, promises = probe()
     except SandboxError as error:
         yield Finding("sandbox", False, f"as {user}: {error}", _cure())
         return
     except Exception as error:
         yield Finding("sandbox", False, f"as {user}: {type(error).__name__}: {error}", _cure())
         return
-    yield Finding("sandbox", True, f"as {user}, ready in {1000 * took:.0f} ms")
+    yield Finding("sandbox", True, f"as {user}, ready in {1000 * seconds:.0f} ms")
     lacks = f"not for {platform.machine() or 'this processor'}: see below"
     yield Finding(_FILTER, seccomp.known() or None, lacks if missing_filter() else "holds")
-    for name, held in seen.items():
-        yield Finding(f"  {name}", held, "holds" if held else "DOES NOT HOLD", "")
+    for promise, holds in promises.items():
+        yield Finding(f"  {promise}", holds, "holds" if holds else "DOES NOT HOLD", "")
 
 
 #: what a notebook in the sandbox must not be able to do -> an expression that is True where it could
@@ -128,7 +131,7 @@ ATTEMPTS = {
     # two lines of heading, one for the loopback device
     "no network": "len(open('/proc/net/dev').readlines()) > 3",
     "no files of yours": "any(__import__('os').path.exists(path) for path in {files!r})",
-    "no other process": "len([one for one in __import__('os').listdir('/proc') if one.isdigit()]) > 4",
+    "no other process": "len([name for name in __import__('os').listdir('/proc') if name.isdigit()]) > 4",
     "no rights": "__import__('os').getuid() == 0"
     " or 'CapEff:\\t0000000000000000' not in open('/proc/self/status').read()",
     "nothing to write to": "_can(lambda: open('/usr/x', 'w')) or _can(lambda: open('/x', 'w'))"
@@ -158,17 +161,17 @@ def probe() -> tuple[float, dict[str, bool]]:
     )
     attempts = [text.replace("{files!r}", repr(files)) for text in ATTEMPTS.values()]
     source = helper + f"import torch\ndef probe(x):\n    return torch.tensor([{', '.join(attempts)}])\n"
-    with launcher({"__init__.py": b""}, (), sandbox.Limits()) as made:
+    with launcher({"__init__.py": b""}, (), sandbox.Limits()) as zygote:
         start = monotonic()
-        with session(made, monotonic() + 60) as notebook:
-            took = monotonic() - start
+        with session(zygote, monotonic() + 60) as notebook:
+            seconds = monotonic() - start
             raised = notebook.cell(1, source)
             outcome = None if raised else notebook.call("probe", (torch.zeros(1),), None, ())
     result = getattr(outcome, "result", None)
     if not isinstance(result, torch.Tensor) or result.shape != (len(ATTEMPTS),):
-        said = raised or getattr(outcome, "raised", None) or outcome
-        raise SandboxError(f"the trial notebook does not run: {said}")
-    return took, {name: not could for name, could in zip(ATTEMPTS, result.tolist(), strict=True)}
+        reason = raised or getattr(outcome, "raised", None) or outcome
+        raise SandboxError(f"the trial notebook does not run: {reason}")
+    return seconds, {name: not could for name, could in zip(ATTEMPTS, result.tolist(), strict=True)}
 
 
 def sandbox_or_cure() -> None:

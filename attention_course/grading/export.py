@@ -69,8 +69,8 @@ def _current(records: Iterable[Record]) -> list[Record]:
     for field in ("assignment", "max_points"):
         values = {record[field]: record["student"] for record in current}
         if len(values) > 1:
-            said = ", ".join(f"{value!r} ({student!r})" for value, student in values.items())
-            raise RecordError(f"the records do not agree on {field}: {said}")
+            examples = ", ".join(f"{value!r} ({student!r})" for value, student in values.items())
+            raise RecordError(f"the records do not agree on {field}: {examples}")
     return current
 
 
@@ -371,7 +371,7 @@ def alike_lines(pairs: Sequence[Pair]) -> str:
     if not pairs:
         return ""
     lines = [
-        f"  {_one_line(one.first)} and {_one_line(one.second)}: {one.share:.0%}" for one in pairs[:SHOWN]
+        f"  {_one_line(pair.first)} and {_one_line(pair.second)}: {pair.share:.0%}" for pair in pairs[:SHOWN]
     ]
     more = [f"  ... and {len(pairs) - SHOWN} more in similarity.csv"] if len(pairs) > SHOWN else []
     return "\n".join(["", "Nearly the same answers; a person should look:", *lines, *more])
@@ -389,8 +389,8 @@ def _spread(graded: Sequence[Record]) -> list[str]:
 
 def _remark(record: Record) -> tuple[str, str, str]:
     """The student, the status, and the reason to look: flags, else what went wrong first."""
-    said = [exercise["message"] for exercise in record["exercises"] if exercise["status"] != "passed"]
-    reason = "; ".join(record["flags"]) or next((one for one in said if one), WORDS[record["status"]])
+    messages = [exercise["message"] for exercise in record["exercises"] if exercise["status"] != "passed"]
+    reason = "; ".join(record["flags"]) or next(filter(None, messages), WORDS[record["status"]])
     return _cut(record["student"], 40), record["status"], _cut(reason, 80)
 
 

@@ -214,8 +214,8 @@ class Log:
         try:
             written = os.write(descriptor, line)
             if written != len(line):
-                said = f"only {written} of {len(line)} bytes could be written"
-                raise OSError(errno.ENOSPC, said, str(self.path))
+                reason = f"only {written} of {len(line)} bytes could be written"
+                raise OSError(errno.ENOSPC, reason, str(self.path))
             os.fsync(descriptor)
         except BaseException:  # an interrupt, too, must leave no half line for the next one to join
             os.ftruncate(descriptor, before)
@@ -365,10 +365,10 @@ def _check_agreement(logs: Sequence[tuple[Path, Sequence[Record]]]) -> None:
                 )
             if not _stands(record):  # tried again, here or in another shard: no second verdict
                 continue
-            said = {**record, "seconds": None}
-            where, other = verdicts.setdefault((record["student"], record["key"]), (folder, said))
-            if said != other:
-                fields = [field for field in FIELDS if said[field] != other[field]]
+            verdict = {**record, "seconds": None}
+            where, first_verdict = verdicts.setdefault((record["student"], record["key"]), (folder, verdict))
+            if verdict != first_verdict:
+                fields = [field for field in FIELDS if verdict[field] != first_verdict[field]]
                 raise RecordError(
                     f"two verdicts on one submission of {record['student']!r}, in {where} and in {folder}: "
                     f"they differ in {', '.join(fields)}"

@@ -68,9 +68,9 @@ def grade_class(
     """
     from attention_course.grading.assignment import official
 
-    mine = [one for one in source.submissions if in_shard(one.student, shard)]
+    submissions = [submission for submission in source.submissions if in_shard(submission.student, shard)]
     with results.open_log(out) as log:
-        done = results.done(log.records)
+        settled_keys = results.done(log.records)
         known = {(record["student"], record["key"]): record for record in log.records}
         latest = results.latest(log.records)
         fresh: list[dict] = []
@@ -88,35 +88,36 @@ def grade_class(
             }  # fmt: skip
 
         def requests() -> Iterator[dict]:
-            for one in mine:
-                content = one.problem or source.read(one)
-                identity = _identity(one, content, assignment, seed, unsafe)
-                if (one.student, identity["key"]) in done:
-                    again = known[one.student, identity["key"]]
-                    if latest[one.student]["key"] != identity["key"]:
-                        log.append(again)  # handed in again after something else: the last word
-                    fresh.append(again)
-                    progress(again)
+            for submission in submissions:
+                content = submission.problem or source.read(submission)
+                identity = _identity(submission, content, assignment, seed, unsafe)
+                student, key = identity["student"], identity["key"]
+                if (student, key) in settled_keys:
+                    record = known[student, key]
+                    if latest[student]["key"] != key:
+                        log.append(record)  # handed in again after something else: the last word
+                    fresh.append(record)
+                    progress(record)
                 elif isinstance(content, Problem):
-                    made = _not_run(content.status, content.message, assignment, one.flags)
-                    keep({**identity, **made, "seconds": 0.0})
+                    verdict = _not_run(content.status, content.message, assignment, submission.flags)
+                    keep({**identity, **verdict, "seconds": 0.0})
                 else:
-                    yield request(content, identity, one.flags)
+                    yield request(content, identity, submission.flags)
 
         with _workers(jobs, scheduler) as work:
-            if mine:
+            if submissions:
                 solution = official(exercises, assignment.name)
                 identity = _identity(_OFFICIAL, solution, assignment, seed, unsafe)
                 _preflight(work, request(solution, identity), out / PREFLIGHT, scheduler)
-            slow = []
-            for asked, record in work(requests()):
+            slow_requests = []
+            for graded_request, record in work(requests()):
                 # a busy machine makes an honest notebook slow: it is tried once more, alone
                 if record["status"] == "timeout":
-                    slow.append(asked)
+                    slow_requests.append(graded_request)
                 else:
                     keep(record)
-            for asked in slow:
-                for _, record in work(iter([asked])):
+            for slow_request in slow_requests:
+                for _, record in work(iter([slow_request])):
                     keep(record)
         return tuple(results.latest(fresh).values())
 
@@ -145,8 +146,9 @@ def _preflight(work: "Work", request: dict, path: Path, scheduler: str | None) -
         if record["status"] != "timeout":
             break
     lines = [
-        f"  {one['name']}: {one['points']} of {one['max_points']} points: {one['message']}"
-        for one in record["exercises"] if one["status"] != "passed"
+        f"  {exercise['name']}: {exercise['points']} of {exercise['max_points']} points: "
+        f"{exercise['message']}"
+        for exercise in record["exercises"] if exercise["status"] != "passed"
     ]  # fmt: skip
     lines += [f"  flag: {flag}" for flag in record["flags"]]
     if lines or record["status"] != "graded":
@@ -199,9 +201,9 @@ def work(request: dict) -> dict:
     identity = {name: request[name] for name in ("student", "name", "key")}
     with _ONE_AT_A_TIME:
         start = monotonic()  # waiting for another's turn is nobody's time
-        made = _graded(request)
-        made["flags"] = [*request["flags"], *made["flags"]]
-        return {**identity, **made, "seconds": round(monotonic() - start, 3)}
+        verdict = _graded(request)
+        verdict["flags"] = [*request["flags"], *verdict["flags"]]
+        return {**identity, **verdict, "seconds": round(monotonic() - start, 3)}
 
 
 def _graded(request: dict) -> dict:
@@ -236,11 +238,11 @@ def forget() -> None:
         _READY.popitem()[1][2].close()
 
 
-def _prepared(*asked: Any) -> tuple[Any, Any]:
+def _prepared(*setting: Any) -> tuple[Any, Any]:
     """The assignment and a zygote, once for a process; ended with it."""
-    if asked not in _READY:
-        _READY[asked] = _prepare(*asked)
-    return _READY[asked][:2]
+    if setting not in _READY:
+        _READY[setting] = _prepare(*setting)
+    return _READY[setting][:2]
 
 
 def _prepare(exercises: str, name: str, unsafe: bool, hidden: tuple[str, ...]) -> tuple[Any, Any, ExitStack]:
@@ -254,9 +256,9 @@ def _prepare(exercises: str, name: str, unsafe: bool, hidden: tuple[str, ...]) -
     assignment = load(Path(exercises), name)
     stack = ExitStack()
     files, preload = assignment.files, assignment.preload
-    made = stack.enter_context(launcher(files, preload, Limits(), hidden=hidden, unsafe=unsafe))
+    zygote = stack.enter_context(launcher(files, preload, Limits(), hidden=hidden, unsafe=unsafe))
     util.Finalize(None, forget, exitpriority=10)  # also in a worker, where atexit is not called
-    return assignment, made, stack
+    return assignment, zygote, stack
 
 
 # Workers --------------------------------------------------------------------------------------
@@ -337,20 +339,20 @@ def _on_this_machine(requests: Iterator[dict], pools: _Pools) -> Iterator[tuple[
                 break
             if len(running) >= 2 * pools.jobs:
                 finished = _finished(running, wait(running, return_when=FIRST_COMPLETED).done)
-                for one, record in finished:
+                for finished_request, record in finished:
                     if record is None:
-                        unsure.append(one)
+                        unsure.append(finished_request)
                         broken = True
                     else:
-                        yield one, record
+                        yield finished_request, record
             if broken:
                 break
-        for one, record in _finished(running, wait(running).done):
+        for finished_request, record in _finished(running, wait(running).done):
             if record is None:
-                unsure.append(one)
+                unsure.append(finished_request)
                 broken = True
             else:
-                yield one, record
+                yield finished_request, record
         if not broken:
             break
         pools.close()
@@ -358,8 +360,8 @@ def _on_this_machine(requests: Iterator[dict], pools: _Pools) -> Iterator[tuple[
         yield request, _alone(request)
 
 
-def _finished(running: dict[Future, dict], done: Iterable[Future]) -> Iterator[tuple[dict, dict | None]]:
-    for future in list(done):
+def _finished(running: dict[Future, dict], futures: Iterable[Future]) -> Iterator[tuple[dict, dict | None]]:
+    for future in list(futures):
         request = running.pop(future)
         try:
             yield request, future.result()
@@ -380,10 +382,10 @@ def failed(request: dict, why: str) -> dict:
     from attention_course.grading.assignment import load
 
     assignment = load(Path(request["exercises"]), request["assignment"])
-    made = _not_run(
+    verdict = _not_run(
         "infra_error", "The grader failed; this is not your fault.", assignment, [f"grader: {why}"]
     )
-    return {**{name: request[name] for name in ("student", "name", "key")}, **made, "seconds": 0.0}
+    return {**{name: request[name] for name in ("student", "name", "key")}, **verdict, "seconds": 0.0}
 
 
 def _over_dask(requests: Iterator[dict], client) -> Iterator[tuple[dict, dict]]:
@@ -419,13 +421,13 @@ def alike(source: Source, assignment) -> tuple:
     from attention_course.grading.cells import Unreadable, read_cells
 
     answers = {}
-    for one in source.submissions:
-        content = one.problem or source.read(one)
+    for submission in source.submissions:
+        content = submission.problem or source.read(submission)
         if isinstance(content, bytes):
             try:
                 cells = read_cells(content)
             except Unreadable:
                 continue
-            places = sorted({place for found in plan(cells, assignment).answers.values() for place in found})
-            answers[one.student] = similarity.fingerprints([cells[place].source for place in places])
+            places = sorted(set().union(*plan(cells, assignment).answers.values()))
+            answers[submission.student] = similarity.fingerprints([cells[place].source for place in places])
     return tuple(similarity.pairs(answers, similarity.fingerprints(assignment.starter)))

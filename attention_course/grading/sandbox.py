@@ -70,10 +70,10 @@ def bubblewrap() -> str:
     Raises:
         SandboxError: it is not installed.
     """
-    found = shutil.which("bwrap")
-    if not found:
+    path = shutil.which("bwrap")
+    if not path:
         raise SandboxError("bubblewrap is not installed (on Debian and Ubuntu: apt-get install bubblewrap)")
-    return found
+    return path
 
 
 @contextmanager
@@ -92,22 +92,22 @@ def room(
     """
     if user_namespace is None:
         user_namespace = os.geteuid() != 0
-    told, tells = os.pipe()
+    info_reader, info_writer = os.pipe()
     try:
         holder = subprocess.Popen(
-            command(course, limits, user_namespace, tells, hidden),
+            command(course, limits, user_namespace, info_writer, hidden),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            pass_fds=[tells], env={}, cwd="/",
+            pass_fds=[info_writer], env={}, cwd="/",
         )  # fmt: skip
     except BaseException:
-        os.close(told)
+        os.close(info_reader)
         raise
     finally:
-        os.close(tells)
+        os.close(info_writer)
     process = 0
     try:
         try:
-            with open(told, "rb") as info:
+            with open(info_reader, "rb") as info:
                 text = info.read()
             # the holder answers only when every mount is in place
             holder.stdin.write(b"\n")
@@ -117,8 +117,8 @@ def room(
             process = json.loads(text)["child-pid"]
         except (BrokenPipeError, ValueError):
             holder.kill()
-            said = holder.stderr.read(2000).decode(errors="replace").strip()
-            raise SandboxError(f"bubblewrap made no sandbox: {said or 'it said nothing'}") from None
+            reason = holder.stderr.read(2000).decode(errors="replace").strip()
+            raise SandboxError(f"bubblewrap made no sandbox: {reason or 'it said nothing'}") from None
         yield Room(process, None if user_namespace else _FIRST_USER + process)
     finally:
         _end(process)
@@ -153,17 +153,17 @@ def command(
         call[1:1] = ["--unshare-user", "--disable-userns", "--uid", str(_NOBODY), "--gid", str(_NOBODY)]
     disk = ["--size", str(limits.disk), "--perms", "1777", "--tmpfs"]
     call += [*disk, "/tmp"]  # first: Python itself may lie below it
-    made = {"/", "/tmp"}
+    folders = {"/", "/tmp"}
     for path in visible():
         for parent in reversed(Path(path).parents):
-            if str(parent) not in made:  # bwrap would make it for its owner alone
+            if str(parent) not in folders:  # bwrap would make it for its owner alone
                 call += ["--perms", "0755", "--dir", str(parent)]
-                made.add(str(parent))
+                folders.add(str(parent))
         if os.path.islink(path):
             call += ["--symlink", os.readlink(path), path]
         else:
             call += ["--ro-bind", path, path]
-        made.add(path)
+        folders.add(path)
     for path in _covered(hidden):
         if os.path.isdir(path):  # the course itself, with its answers, where it is installed
             call += ["--perms", "0755", "--tmpfs", path, "--remount-ro", path]
@@ -195,8 +195,10 @@ def visible() -> tuple[str, ...]:
     return tuple(wanted)
 
 
-def _within(path: str, wanted: Iterable[str]) -> bool:
-    return any(path == one or path.startswith(f"{one}/") for one in wanted if not os.path.islink(one))
+def _within(path: str, folders: Iterable[str]) -> bool:
+    return any(
+        path == folder or path.startswith(f"{folder}/") for folder in folders if not os.path.islink(folder)
+    )
 
 
 def _covered(hidden: Iterable[str]) -> list[str]:

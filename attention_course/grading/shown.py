@@ -25,20 +25,24 @@ def shown(cells: Sequence[str], asked_for: Collection[str]) -> dict[str, bytes]:
         asked_for: names of functions that must not be shown.
     """
     trees = [ast.parse(source) for source in cells]
-    asked: dict[str, set[str | None]] = {_ROOT: set()}
+    used_names: dict[str, set[str | None]] = {_ROOT: set()}
     waiting = list(_uses([node for tree in trees for node in ast.walk(tree)], whole_data=True))
     while waiting:
         module, name = waiting.pop()
         path = _path(module)
-        if path is None or _is_within(module, _HIDDEN) or (module in asked and name in asked[module]):
+        if (
+            path is None
+            or _is_within(module, _HIDDEN)
+            or (module in used_names and name in used_names[module])
+        ):
             continue
         if module != _ROOT:
             waiting.append((module.rpartition(".")[0], ""))
-        asked.setdefault(module, set()).add(name)
-        waiting += _uses(_nodes(_kept(path.read_text(encoding="utf-8"), asked[module], asked_for)))
+        used_names.setdefault(module, set()).add(name)
+        waiting += _uses(_nodes(_kept(path.read_text(encoding="utf-8"), used_names[module], asked_for)))
     return {
         str(path.relative_to(_COURSE)): _text(path, names, asked_for)
-        for module, names in asked.items()
+        for module, names in used_names.items()
         if (path := _path(module))
     }
 
@@ -77,19 +81,19 @@ def _uses(nodes: Sequence[ast.AST], *, whole_data: bool = False) -> Iterator[Wan
     modules: dict[str, str] = {}  # the name here -> the module
     for node in nodes:
         if isinstance(node, ast.Import):
-            for one in node.names:
-                if _is_within(one.name, (_ROOT,)):
-                    modules[one.asname or _ROOT] = one.name if one.asname else _ROOT
-                    yield one.name, _all_of(one.name) if whole_data else ""
+            for alias in node.names:
+                if _is_within(alias.name, (_ROOT,)):
+                    modules[alias.asname or _ROOT] = alias.name if alias.asname else _ROOT
+                    yield alias.name, _all_of(alias.name) if whole_data else ""
         elif isinstance(node, ast.ImportFrom) and _is_within(node.module or "", (_ROOT,)):
-            for one in node.names:
-                submodule = f"{node.module}.{one.name}"
-                if one.name in _bound_in(node.module) or not _path(submodule):
-                    yield node.module, None if one.name == "*" else one.name
+            for alias in node.names:
+                submodule = f"{node.module}.{alias.name}"
+                if alias.name in _bound_in(node.module) or not _path(submodule):
+                    yield node.module, None if alias.name == "*" else alias.name
                     if whole_data:
                         yield node.module, _all_of(node.module)
                 else:
-                    modules[one.asname or one.name] = submodule
+                    modules[alias.asname or alias.name] = submodule
                     yield submodule, _all_of(submodule) if whole_data else ""
     within = set()
     for node in nodes:
@@ -128,12 +132,13 @@ def _bound_in(module: str) -> set[str]:
     path = _path(module)
     if not path:
         return set()
-    return {name for one in ast.parse(path.read_text(encoding="utf-8")).body for name in _binds(one)}
+    statements = ast.parse(path.read_text(encoding="utf-8")).body
+    return {name for statement in statements for name in _binds(statement)}
 
 
 def _kept(content: str, names: set[str | None], asked_for: Collection[str]) -> list[ast.stmt]:
     """The module's statements that define ``names``, and those on which these stand; without answers."""
-    body = [one for one in ast.parse(content).body if "__all__" not in _binds(one)]
+    body = [statement for statement in ast.parse(content).body if "__all__" not in _binds(statement)]
     kept = _closure(body, names)
     if not _defines(kept, asked_for):
         return kept
@@ -145,7 +150,7 @@ def _kept(content: str, names: set[str | None], asked_for: Collection[str]) -> l
 
 def _defines(statements: Iterable[ast.stmt], names: Collection[str]) -> bool:
     kinds = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    return any(isinstance(one, kinds) and one.name in names for one in statements)
+    return any(isinstance(statement, kinds) and statement.name in names for statement in statements)
 
 
 def _closure(body: list[ast.stmt], names: set[str | None]) -> list[ast.stmt]:
@@ -154,8 +159,8 @@ def _closure(body: list[ast.stmt], names: set[str | None]) -> list[ast.stmt]:
     needed, kept = set(names), set()
     while True:
         more = [
-            place for place, one in enumerate(body)
-            if place not in kept and (not _binds(one) or _binds(one) & needed)
+            place for place, statement in enumerate(body)
+            if place not in kept and (not _binds(statement) or _binds(statement) & needed)
         ]  # fmt: skip
         if not more:
             break
@@ -172,7 +177,7 @@ def _binds(statement: ast.stmt) -> set[str]:
     if isinstance(statement, ast.Import | ast.ImportFrom):
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
             return set()
-        return {one.asname or one.name.partition(".")[0] for one in statement.names}
+        return {_bound_by(alias) for alias in statement.names}
     if isinstance(statement, ast.Assign | ast.AnnAssign):
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         inner = [node for target in targets for node in ast.walk(target)]
@@ -181,9 +186,13 @@ def _binds(statement: ast.stmt) -> set[str]:
     return set()
 
 
+def _bound_by(alias: ast.alias) -> str:
+    return alias.asname or alias.name.partition(".")[0]
+
+
 def _only(statement: ast.stmt, needed: set[str | None]) -> ast.stmt:
     """An import without the names that nobody needs."""
     if not isinstance(statement, ast.Import | ast.ImportFrom) or not _binds(statement):
         return statement
-    names = [one for one in statement.names if (one.asname or one.name.partition(".")[0]) in needed]
-    return type(statement)(**{**dict(ast.iter_fields(statement)), "names": names})
+    aliases = [alias for alias in statement.names if _bound_by(alias) in needed]
+    return type(statement)(**{**dict(ast.iter_fields(statement)), "names": aliases})

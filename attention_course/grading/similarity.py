@@ -85,18 +85,18 @@ def pairs(
     # an answer that several hand in unchanged counts once, or a leaked one would pass for common usage
     # on both sides of the comparison: else, the more hand it in, the less of it would be common
     different = set(by_student.values())
-    usage = Counter(one for answer in different for one in answer)
+    usage = Counter(fingerprint for answer in different for fingerprint in answer)
     most = max(3, len(different) / 3)
-    common = starter | {one for one, times in usage.items() if times > most}
+    common = starter | {fingerprint for fingerprint, times in usage.items() if times > most}
     own = {student: answer - common for student, answer in by_student.items()}
     long = sorted(student for student, answer in own.items() if len(answer) >= MIN_FINGERPRINTS)
-    found = []
+    alike = []
     for first, second in combinations(long, 2):
-        both = len(own[first] & own[second])
-        share = both / min(len(own[first]), len(own[second]))
+        shared = len(own[first] & own[second])
+        share = shared / min(len(own[first]), len(own[second]))
         if share >= threshold:
-            found.append(Pair(first, second, share, both))
-    return sorted(found, key=lambda pair: (-pair.share, -pair.common, pair.first, pair.second))
+            alike.append(Pair(first, second, share, shared))
+    return sorted(alike, key=lambda pair: (-pair.share, -pair.common, pair.first, pair.second))
 
 
 # From text to tokens --------------------------------------------------------------------------

@@ -260,14 +260,14 @@ def _submitted(notebook: _Entry, entries: list[_Entry], read: _Read) -> tuple[st
     if isinstance(content, Problem):
         return ()
     text = content.decode("utf-8", "replace")
-    said = "".join(letter for letter in text if letter.isprintable())[:64].strip()
-    return (f"submitted {said}",) if said else ()
+    time = "".join(letter for letter in text if letter.isprintable())[:64].strip()
+    return (f"submitted {time}",) if time else ()
 
 
 def _oversize(size: int, limit: int) -> Problem:
     # a size that was no more than the limit when it was told is not worth telling
-    came = f"has {size:,} bytes" if size > limit else "is larger than it says"
-    return Problem("oversize", f"The notebook {came}; {limit:,} bytes is the most allowed.")
+    complaint = f"has {size:,} bytes" if size > limit else "is larger than it says"
+    return Problem("oversize", f"The notebook {complaint}; {limit:,} bytes is the most allowed.")
 
 
 # In a folder ----------------------------------------------------------------------------------
@@ -285,8 +285,8 @@ def _folder(path: Path, root: int, assignment: str) -> tuple[list[_Entry], _Read
     entries = []
     for entry in top:
         below = _below(root, entry)
-        asked = [one for one in below if one.parts[1:] == (assignment,)]
-        entries += [entry, *below, *(deeper for one in asked for deeper in _below(root, one))]
+        folders = [inner for inner in below if inner.parts[1:] == (assignment,)]
+        entries += [entry, *below, *(deeper for folder in folders for deeper in _below(root, folder))]
     return entries, partial(_read_file, root)
 
 
@@ -307,12 +307,12 @@ def _below(root: int, folder: _Entry) -> list[_Entry]:
 def _listed(root: int, parts: tuple[str, ...], limit: int) -> list[_Entry]:
     """The visible entries of a folder, at most one more than ``limit``."""
     entries = []
-    with _opened(root, parts, os.O_DIRECTORY) as handle, os.scandir(handle) as found:
-        for one in islice(found, limit + 1):
-            if not _is_hidden(one.name):
+    with _opened(root, parts, os.O_DIRECTORY) as handle, os.scandir(handle) as listing:
+        for item in islice(listing, limit + 1):
+            if not _is_hidden(item.name):
                 with suppress(FileNotFoundError):  # gone since
-                    status = one.stat(follow_symlinks=False)
-                    entries.append(_entry((*parts, one.name), status.st_mode, status.st_mtime_ns))
+                    status = item.stat(follow_symlinks=False)
+                    entries.append(_entry((*parts, item.name), status.st_mode, status.st_mtime_ns))
     return entries
 
 

@@ -81,10 +81,10 @@ def table(
     )
     group += [head, body]
     result = nodes.table("", group, classes=["colwidths-auto"])
-    return [result, nodes.paragraph(text=said(pages))]
+    return [result, nodes.paragraph(text=machine_note(pages))]
 
 
-def said(pages: Sequence[tuple[str, str, float]]) -> str:
+def machine_note(pages: Sequence[tuple[str, str, float]]) -> str:
     """Return on which machine this was measured, and the longest page."""
     machine = executed.lab("measure/machine")
     longest = max((seconds for _, _, seconds in pages), default=0)

@@ -39,7 +39,7 @@ def where(page: Path) -> str:
     return f"the page {page.stem.replace('_', ' ')}"
 
 
-def told(page: Path, claim: dict) -> str:
+def claim_line(page: Path, claim: dict) -> str:
     """Return a claim with its number and its bound, on one line."""
     bounds = (("at least", "at_least"), ("at most", "at_most"))
     bound = " and ".join(
@@ -67,15 +67,17 @@ def summary(statements: Sequence[Found]) -> list[str]:
         f"{len(broken)} of {count} statements about training and timing came "
         f"out otherwise on this machine: {chapters}."
     )
-    return [first, *(f"  {told(page, claim)}" for page, claim in broken)]
+    return [first, *(f"  {claim_line(page, claim)}" for page, claim in broken)]
 
 
 def main() -> int:
-    made = {page: executed.just_executed(page) for page in executed.pages()}
-    statements = found(made, execution=lambda page, _: made[page])
+    executions = {
+        page: executed.just_executed(page) for page in executed.pages()
+    }
+    statements = found(executions, execution=lambda page, _: executions[page])
     if statements:
         print("\n".join(summary(statements)))
-    lost = [page for page, notebook in made.items() if notebook is None]
+    lost = [page for page, notebook in executions.items() if notebook is None]
     if lost:
         print(f"Not looked at: {', '.join(map(where, lost))}. Build again.")
     broken = any(not claim["held"] for _, claim in statements)

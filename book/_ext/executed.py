@@ -150,10 +150,10 @@ def machine() -> list[str]:
 
 def cache_of(notebook: Path, root: Path = ROOT) -> Path:
     """Return the folder of a notebook's own cache of executions, made here."""
-    made = lab("train/closure").digest(
+    name = lab("train/closure").digest(
         [], root, digest(notebook, root), *machine()
     )
-    return root / CACHES / f"{notebook.stem}-{made}"
+    return root / CACHES / f"{notebook.stem}-{name}"
 
 
 def remove_old_caches(current: Iterable[Path], root: Path = ROOT) -> None:

@@ -53,7 +53,7 @@ def test_the_build_has_executed_this_page_and_nothing_in_it_failed(built, page):
 
 def test_every_claim_held_on_this_run(built):
     statements = claims_summary.found(PAGES, execution=executed.executed)
-    broken = [claims_summary.told(page, claim) for page, claim in statements if not claim["held"]]
+    broken = [claims_summary.claim_line(page, claim) for page, claim in statements if not claim["held"]]
     assert broken == [], "came out otherwise on this machine"
     said = [(page.stem, claim["words"]) for page, claim in statements]
     assert len(said) > 100 and len(said) == len(set(said)), "a claim is known by its words"

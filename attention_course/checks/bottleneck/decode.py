@@ -78,8 +78,8 @@ def _step_inputs(
     """Small words and states, so that no tanh is saturated; a v large enough to choose."""
     shapes = ((B, T_q, d), (B, d), (B, T_k, d), (d,))
     scales = (0.5, 0.5, 0.5, 2.0)
-    drawn = (normal(generator, *shape, dtype=dtype) for shape in shapes)
-    return tuple(one * scale for one, scale in zip(drawn, scales, strict=True))
+    tensors = (normal(generator, *shape, dtype=dtype) for shape in shapes)
+    return tuple(tensor * scale for tensor, scale in zip(tensors, scales, strict=True))
 
 
 DECODE = Exercise(
@@ -164,13 +164,13 @@ DECODE = Exercise(
         ),
         Mistake(
             "only the last step",
-            lambda *inputs: tuple(one[:, -1] for one in _decoder()(*inputs)),
+            lambda *inputs: tuple(result[:, -1] for result in _decoder()(*inputs)),
             "This is the last state with its weights. Keep those of every step: a list, and "
             "torch.stack after the loop.",
         ),
         Mistake(
             "steps stacked in front",
-            lambda *inputs: tuple(one.transpose(0, 1) for one in _decoder()(*inputs)),
+            lambda *inputs: tuple(result.transpose(0, 1) for result in _decoder()(*inputs)),
             "Steps come first and sentences second. torch.stack puts the new axis in front unless "
             "told: batch first, so dim=1.",
         ),

@@ -64,8 +64,8 @@ def _step_in_place(
     m: Tensor, l: Tensor, o: Tensor, scores: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     new = _step(m, l, o, scores, value)
-    for old, one in zip((m, l, o), new, strict=True):
-        old.copy_(one)
+    for old_part, new_part in zip((m, l, o), new, strict=True):
+        old_part.copy_(new_part)
     return m, l, o
 
 

@@ -48,7 +48,7 @@ def _one_maximum(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
     return powers @ value / total[..., None], top + total.log()
 
 
-def _keys_as_wide_as_values(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _lse_with_an_axis_too_many(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     scores = shared.scaled(query, key)
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
 
@@ -154,7 +154,7 @@ BLOCK = Exercise(
         ),
         Mistake(
             "an axis too many",
-            _keys_as_wide_as_values,
+            _lse_with_an_axis_too_many,
             "lse has an axis of length 1 at the end. It is one number for each query: leave keepdim "
             "away, or squeeze.",
         ),

@@ -80,8 +80,8 @@ ATTENTION = Exercise(
         Case(
             "batch and heads, float64",
             lambda g: tuple(
-                one.double()
-                for one in (
+                tensor.double()
+                for tensor in (
                     shared.split_heads(g, 2, 5, 3, 8),
                     shared.split_heads(g, 2, 7, 3, 8),
                     shared.split_heads(g, 2, 7, 3, 6),
