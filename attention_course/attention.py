@@ -15,18 +15,18 @@ Score = Callable[[Tensor, Tensor], Tensor]
 
 
 def masked_softmax(
-    scores: Float[Tensor, "... T_q T_k"], mask: Bool[Tensor, "..."] | None = None
+    scores: Float[Tensor, "... T_q T_k"], attn_mask: Bool[Tensor, "..."] | None = None
 ) -> Float[Tensor, "... T_q T_k"]:
     """Return softmax over the keys a query may look at; a query that may look nowhere gets zeros.
 
-    Shapes: scores [..., T_q, T_k], mask broadcastable to them, True = may look. A score of -inf
+    Shapes: scores [..., T_q, T_k], attn_mask broadcastable to them, True = may look. A score of -inf
     counts as masked. Computed in float32 at least; the result has the dtype of ``scores``. Raises a
     ``TypeError`` for a mask that is not boolean and a ``ValueError`` for one that does not fit.
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if mask is not None:
-        check_mask(mask, scores.shape, scores)
-        wide = wide.masked_fill(~mask, -torch.inf)
+    if attn_mask is not None:
+        check_mask(attn_mask, scores.shape, scores)
+        wide = wide.masked_fill(~attn_mask, -torch.inf)
     blind = (wide == -torch.inf).all(dim=-1, keepdim=True)  # softmax of nothing but -inf is NaN
     weights = wide.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
     return weights.to(scores.dtype)
@@ -48,19 +48,19 @@ def attend(
     key: Float[Tensor, "... T_k d_k"],
     value: Float[Tensor, "... T_k d_v"],
     *,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
     score: Score = scaled_dot,
 ) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` of attention with any score (Bahdanau et al. 2015, equations 5-6).
 
-    Shapes: query [..., T_q, d_q], key [..., T_k, d_k], value [..., T_k, d_v], mask broadcastable to
-    [..., T_q, T_k], True = may look; context [..., T_q, d_v], weights [..., T_q, T_k]. ``score`` is
-    any callable of ``attention_course.scores``' form. Masked keys and values must still be finite.
+    Shapes: query [..., T_q, d_q], key [..., T_k, d_k], value [..., T_k, d_v], attn_mask broadcastable
+    to [..., T_q, T_k], True = may look; context [..., T_q, d_v], weights [..., T_q, T_k]. ``score``
+    is any callable of ``attention_course.scores``' form. Masked keys and values must still be finite.
     Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes or devices that do not fit.
     """
     check_attention(query, key, value)
     scores = score(query, key)
-    weights = masked_softmax(scores, mask)
+    weights = masked_softmax(scores, attn_mask)
     context = mix(weights, value)
     return context, weights.to(query.dtype)
 

@@ -137,7 +137,7 @@ class BahdanauDecoder(nn.Module):
         for word in embedded.unbind(1):  # [B, embedding_dim]
             query = state.unsqueeze(1)  # [B, 1, hidden]: the state *before* this step
             context, weight = attend(
-                query, memory.keys, memory.values, mask=memory.mask, score=self.score.projected
+                query, memory.keys, memory.values, attn_mask=memory.mask, score=self.score.projected
             )  # [B, 1, d_k], [B, 1, T_k]
             state = self.cell(torch.cat((word, context.squeeze(1)), dim=-1), state)
             states.append(state)
@@ -181,7 +181,7 @@ class LuongDecoder(nn.Module):
         """
         queries = self.advance(previous, memory, state)  # [B, T_q, hidden]: the states *after* each step
         context, weights = attend(
-            queries, memory.keys, memory.values, mask=memory.mask, score=self.score.projected
+            queries, memory.keys, memory.values, attn_mask=memory.mask, score=self.score.projected
         )  # [B, T_q, d_k], [B, T_q, T_k]
         return self.write(queries, context), weights, queries[:, -1]
 

@@ -124,9 +124,9 @@ class _Tiled(OneByOne):
 
     @staticmethod
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, tiles: Tiles
+        q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float, tiles: Tiles
     ) -> tuple[Tensor, Tensor]:
-        tiles = replace(tiles, mask=mask)
+        tiles = replace(tiles, mask=attn_mask)
         context = q.new_zeros(*q.shape[:2], v.shape[-1])
         lse = q.new_full(q.shape[:2], -torch.inf)
         buffer = _Buffer(q, tiles, FORWARD)
@@ -162,13 +162,13 @@ class _TiledGradients(OneByOne):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        mask: Tensor | None,
+        attn_mask: Tensor | None,
         context: Tensor,
         lse: Tensor,
         scale: float,
         tiles: Tiles,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        tiles = replace(tiles, mask=mask)
+        tiles = replace(tiles, mask=attn_mask)
         d_q, d_k, d_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # The softmax's Jacobian needs Σ_j w_j dw_j of each query: its context times its context's gradient.
         mean = (d_context * context).sum(-1, keepdim=True)
