@@ -307,14 +307,14 @@ def greedy(
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     memory, state = model.read(source, lengths), None
     token = torch.full((len(source), 1), bos, device=source.device)
-    done = torch.zeros_like(token, dtype=torch.bool)
+    ended = torch.zeros_like(token, dtype=torch.bool)
     tokens, weights = [], []
     for _ in range(max_length):
         logits, weight, state = model.decoder(token, memory, state)  # [B, 1, num_tokens]
-        token = logits.argmax(-1).masked_fill(done, eos)  # [B, 1]
-        done = done | (token == eos)
+        token = logits.argmax(-1).masked_fill(ended, eos)  # [B, 1]
+        ended = ended | (token == eos)
         tokens.append(token)
         weights.append(weight)
-        if done.all():
+        if ended.all():
             break
     return torch.cat(tokens, 1), None if weights[0] is None else torch.cat(weights, 1)

@@ -173,16 +173,16 @@ class _TiledGradients(OneByOne):
         # The softmax's Jacobian needs Σ_j w_j dw_j of each query: its context times its context's gradient.
         mean = (d_context * context).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)  # a blind query: exp(-inf - 0) is 0
-        one, two = _Buffer(q, tiles, BACKWARD), _Buffer(q, tiles, BACKWARD)
+        for_weights, for_scores = _Buffer(q, tiles, BACKWARD), _Buffer(q, tiles, BACKWARD)
         for i, blocks in tiles.visit(*BACKWARD):
             scaled, d_answer = q[:, i] * scale, d_context[:, i]
             d_scaled = torch.zeros_like(scaled)
             for j in blocks:
-                weights = torch.bmm(scaled, k[:, j].mT, out=one(i, j))
+                weights = torch.bmm(scaled, k[:, j].mT, out=for_weights(i, j))
                 tiles.hide(weights, i, j)
                 weights.sub_(lse[:, i]).exp_()
                 d_v[:, j] += weights.mT @ d_answer
-                d_scores = torch.bmm(d_answer, v[:, j].mT, out=two(i, j))
+                d_scores = torch.bmm(d_answer, v[:, j].mT, out=for_scores(i, j))
                 d_scores.sub_(mean[:, i]).mul_(weights)
                 d_scaled.baddbmm_(d_scores, k[:, j])
                 d_k[:, j] += d_scores.mT @ scaled
