@@ -11,22 +11,45 @@ from attention_course import kernels, masks
 from attention_course.inputs import check_attention, check_mask, check_share
 from attention_course.scores import scaled_dot
 
+# from queries [..., T_q, d_q] and keys [..., T_k, d_k] to scores [..., T_q, T_k]
 Score = Callable[[Tensor, Tensor], Tensor]
 
 
+def attend(
+    query: Float[Tensor, "... T_q d_q"],
+    key: Float[Tensor, "... T_k d_k"],
+    value: Float[Tensor, "... T_k d_v"],
+    *,
+    attn_mask: Bool[Tensor, "..."] | None = None,
+    score: Score = scaled_dot,
+) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
+    """Return ``(context, weights)`` of attention with any score (Bahdanau et al. 2015, equations 5-6).
+
+    Shapes: query [..., T_q, d_q], key [..., T_k, d_k], value [..., T_k, d_v], attn_mask broadcastable
+    to [..., T_q, T_k], True = may look; context [..., T_q, d_v], weights [..., T_q, T_k]. ``score``
+    is any callable of ``attention_course.scores``' form. Masked keys and values must still be finite.
+    Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes or devices that do not fit.
+    """
+    check_attention(query, key, value)
+    scores = score(query, key)
+    weights = masked_softmax(scores, attn_mask)
+    context = mix(weights, value)
+    return context, weights.to(query.dtype)
+
+
 def masked_softmax(
-    scores: Float[Tensor, "... T_q T_k"], mask: Bool[Tensor, "..."] | None = None
+    scores: Float[Tensor, "... T_q T_k"], attn_mask: Bool[Tensor, "..."] | None = None
 ) -> Float[Tensor, "... T_q T_k"]:
     """Return softmax over the keys a query may look at; a query that may look nowhere gets zeros.
 
-    Shapes: scores [..., T_q, T_k], mask broadcastable to them, True = may look. A score of -inf
+    Shapes: scores [..., T_q, T_k], attn_mask broadcastable to them, True = may look. A score of -inf
     counts as masked. Computed in float32 at least; the result has the dtype of ``scores``. Raises a
     ``TypeError`` for a mask that is not boolean and a ``ValueError`` for one that does not fit.
     """
     wide = scores.to(torch.promote_types(scores.dtype, torch.float32))
-    if mask is not None:
-        check_mask(mask, scores.shape, scores)
-        wide = wide.masked_fill(~mask, -torch.inf)
+    if attn_mask is not None:
+        check_mask(attn_mask, scores.shape, scores)
+        wide = wide.masked_fill(~attn_mask, -torch.inf)
     blind = (wide == -torch.inf).all(dim=-1, keepdim=True)  # softmax of nothing but -inf is NaN
     weights = wide.masked_fill(blind, 0.0).softmax(dim=-1).masked_fill(blind, 0.0)
     return weights.to(scores.dtype)
@@ -41,28 +64,6 @@ def mix(
     """
     wide = torch.promote_types(weights.dtype, value.dtype)
     return (weights.to(wide) @ value.to(wide)).to(value.dtype)
-
-
-def attend(
-    query: Float[Tensor, "... T_q d_q"],
-    key: Float[Tensor, "... T_k d_k"],
-    value: Float[Tensor, "... T_k d_v"],
-    *,
-    mask: Bool[Tensor, "..."] | None = None,
-    score: Score = scaled_dot,
-) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
-    """Return ``(context, weights)`` of attention with any score (Bahdanau et al. 2015, equations 5-6).
-
-    Shapes: query [..., T_q, d_q], key [..., T_k, d_k], value [..., T_k, d_v], mask broadcastable to
-    [..., T_q, T_k], True = may look; context [..., T_q, d_v], weights [..., T_q, T_k]. ``score`` is
-    any callable of ``attention_course.scores``' form. Masked keys and values must still be finite.
-    Raises a ``ValueError`` or ``TypeError`` for shapes, dtypes or devices that do not fit.
-    """
-    check_attention(query, key, value)
-    scores = score(query, key)
-    weights = masked_softmax(scores, mask)
-    context = mix(weights, value)
-    return context, weights.to(query.dtype)
 
 
 def scaled_dot_product_attention(
@@ -104,6 +105,7 @@ def scaled_dot_product_attention(
         return kernels.tiled(query, key, value, attn_mask, enable_gqa=enable_gqa, **options)
     if kernel == "triton":
         return kernels.triton_attention(query, key, value, **options)
+    # "reference" is the definition: all weights, then one product with the values.
     weights = attention_weights(query, key, attn_mask, enable_gqa=enable_gqa, **options)
     if enable_gqa:
         value = _repeat_heads(value, query.shape[-3])
@@ -125,13 +127,13 @@ def attention_weights(
     Arguments and shapes as there; the weights are [..., H, T_q, T_k], in float32 at least (under
     autocast in the dtype that it gives to products).
     """
-    mask = masks.with_structure(attn_mask, query, key, is_causal=is_causal, window=window)
+    attn_mask = masks.with_structure(attn_mask, query, key, is_causal=is_causal, window=window)
     if enable_gqa:
         key = _repeat_heads(key, query.shape[-3])
     scores = scaled_dot(query, key, scale=scale)
-    if mask is not None and mask.is_floating_point():
-        scores, mask = scores + mask, None
-    return masked_softmax(scores, mask)
+    if attn_mask is not None and attn_mask.is_floating_point():
+        return masked_softmax(scores + attn_mask)
+    return masked_softmax(scores, attn_mask)
 
 
 def _repeat_heads(tensor: Tensor, num_heads: int) -> Tensor:

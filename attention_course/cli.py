@@ -75,32 +75,37 @@ def _check(options: argparse.Namespace) -> int:
             results += runner.results(str(path), notebook, chapter, unfinished)
     except runner.NotebookError as error:
         return _wrong_call(error)
-    verdicts = [one for one in results if one.status in ("passed", "failed")]
-    trouble = record.write([record.now(one.exercise, one.status == "passed") for one in verdicts])
+    verdicts = [result for result in results if result.status in ("passed", "failed")]
+    trouble = record.write([record.now(verdict.exercise, verdict.status == "passed") for verdict in verdicts])
     if trouble:
         print(f"attention-course: {trouble}", file=sys.stderr)
     if options.json:
-        print(json.dumps([asdict(one) for one in results], indent=1))
+        print(json.dumps([asdict(result) for result in results], indent=1))
     else:
-        _print_results([asdict(one) for one in results])
-    return 0 if all(one.status == "passed" for one in results) else 1
+        _print_results([asdict(result) for result in results])
+    return 0 if all(result.status == "passed" for result in results) else 1
 
 
 def _print_results(results: list[dict]) -> None:
     columns = ("notebook", "exercise", "status", "points")
     rows = [columns]
     rows += [
-        (one["notebook"], one["exercise"], one["status"], f"{one['points']}/{one['max_points']}")
-        for one in results
+        (
+            result["notebook"],
+            result["exercise"],
+            result["status"],
+            f"{result['points']}/{result['max_points']}",
+        )
+        for result in results
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(entry.ljust(width) for entry, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, "  ".join("-" * width for width in widths))
-    reached, of = (sum(one[key] for one in results) for key in ("points", "max_points"))
+    reached, of = (sum(result[key] for result in results) for key in ("points", "max_points"))
     lines += ["", f"{reached} of {of} points. This is a self-check on your own machine, not a grade."]
-    for one in results:
-        if one["status"] != "passed":
-            lines += ["", f"{one['exercise']}: {one['status']}", f"  {one['message']}"]
+    for result in results:
+        if result["status"] != "passed":
+            lines += ["", f"{result['exercise']}: {result['status']}", f"  {result['message']}"]
     _print("\n".join(line.rstrip() for line in lines))
 
 
@@ -253,7 +258,11 @@ def _grade(options: argparse.Namespace) -> int:
             if doctor.missing_filter():
                 print(f"attention-course: {doctor.missing_filter()}", file=sys.stderr)
         with open_source(options.submissions, assignment.name) as source:
-            mine = [one for one in source.submissions if run.in_shard(one.student, options.shard)]
+            mine = [
+                submission
+                for submission in source.submissions
+                if run.in_shard(submission.student, options.shard)
+            ]
             with _progress_bar(len(mine)) as progress:
                 records = run.grade_class(
                     source, assignment, options.exercises, options.seed, options.out,
@@ -282,7 +291,7 @@ def _grade(options: argparse.Namespace) -> int:
         print("\nattention-course: stopped; called again, it goes on from here", file=sys.stderr)
         return 130
     _print(f"{export.table(records)}\n{export.alike_lines(alike)}".rstrip())
-    return 1 if any(one["status"] == "infra_error" for one in records) else 0
+    return 1 if any(record["status"] == "infra_error" for record in records) else 0
 
 
 def _titles(chapter) -> dict[str, str]:
@@ -336,7 +345,7 @@ def _merge(options: argparse.Namespace) -> int:
     except (results.RecordError, OSError) as error:
         return _wrong_call(error)
     _print(export.table(records))
-    return 1 if any(one["status"] == "infra_error" for one in records) else 0
+    return 1 if any(record["status"] == "infra_error" for record in records) else 0
 
 
 # doctor ---------------------------------------------------------------------------------------

@@ -288,16 +288,16 @@ def generate(
     caches = caches_for(  # nobody reads the last token
         model, batch=batch, max_length=T + steps - 1, dtype=_dtype_of_rows(model)
     )
-    done = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
+    ended = torch.zeros(batch, dtype=torch.bool, device=prompt.device)
     tokens, new = [], prompt
     for _ in range(steps):
         logits = model(new, caches=caches)[:, -1]  # [B, vocabulary]
         token = choose(logits)  # [B]
         if eos is not None:
-            token = token.masked_fill(done, eos)
-            done = done | (token == eos)
+            token = token.masked_fill(ended, eos)
+            ended = ended | (token == eos)
         tokens.append(token)
-        if eos is not None and done.all():
+        if eos is not None and ended.all():
             break
         new = token[:, None]
     return torch.stack(tokens, dim=1)

@@ -1,4 +1,7 @@
-"""Many attentions side by side."""
+"""Many attentions side by side: ``MultiHeadAttention``.
+
+The three protocols before it say what it can be handed.
+"""
 
 from typing import Protocol, runtime_checkable
 
@@ -8,26 +11,6 @@ from torch import Tensor, nn
 from attention_course import masks
 from attention_course.attention import attention_weights, scaled_dot_product_attention
 from attention_course.inputs import check_share, check_width
-
-
-@runtime_checkable
-class Cache(Protocol):
-    """What causal self-attention asks of a store of earlier keys and values; ``decoding`` has two."""
-
-    #: tokens so far
-    length: int
-    #: how many of the last tokens are kept; None means all of them
-    window: int | None
-
-    def extend(
-        self, key: Float[Tensor, "B h_kv T d_k"], value: Float[Tensor, "B h_kv T d_k"]
-    ) -> tuple[Float[Tensor, "B h_kv T_k d_k"], Float[Tensor, "B h_kv T_k d_k"]]:
-        """Take in the new tokens' rows; return all that the new queries may need."""
-        ...
-
-    def spread(self, weights: Float[Tensor, "B h T_q T_k"]) -> Float[Tensor, "B h T_q length"]:
-        """Return weights over what ``extend`` returned as weights over all tokens so far, in their order."""
-        ...
 
 
 @runtime_checkable
@@ -47,6 +30,26 @@ class ScoreBias(Protocol):
         self, query: Float[Tensor, "... h T_q d_k"], key: Float[Tensor, "... h_kv T_k d_k"]
     ) -> Float[Tensor, "... h T_q T_k"]:
         """Return what to add to the scaled scores, the last query standing at the last key."""
+        ...
+
+
+@runtime_checkable
+class Cache(Protocol):
+    """What causal self-attention asks of a store of earlier keys and values; ``decoding`` has two."""
+
+    #: tokens so far
+    length: int
+    #: how many of the last tokens are kept; None means all of them
+    window: int | None
+
+    def extend(
+        self, key: Float[Tensor, "B h_kv T d_k"], value: Float[Tensor, "B h_kv T d_k"]
+    ) -> tuple[Float[Tensor, "B h_kv T_k d_k"], Float[Tensor, "B h_kv T_k d_k"]]:
+        """Take in the new tokens' rows; return all that the new queries may need."""
+        ...
+
+    def spread(self, weights: Float[Tensor, "B h T_q T_k"]) -> Float[Tensor, "B h T_q length"]:
+        """Return weights over what ``extend`` returned as weights over all tokens so far, in their order."""
         ...
 
 
@@ -116,7 +119,7 @@ class MultiHeadAttention(nn.Module):
         join the cache's, and T_k counts all tokens so far. It serves causal self-attention without
         ``attn_mask``; anything else is a ``ValueError``.
         """
-        self._check(key, value, attn_mask, is_causal, window, cache)
+        _check_call(self, key, value, attn_mask, is_causal, window, cache)
         key = query if key is None else key
         value = key if value is None else value
         for name, tensor in (("query", query), ("key", key), ("value", value)):
@@ -158,39 +161,34 @@ class MultiHeadAttention(nn.Module):
         weights = attention_weights(query, key, attn_mask, enable_gqa=grouped, **structure)
         return output, weights if cache is None else cache.spread(weights)
 
-    def _check(
-        self,
-        key: Tensor | None,
-        value: Tensor | None,
-        attn_mask: Tensor | None,
-        is_causal: bool,
-        window: int | None,
-        cache: Cache | None,
-    ) -> None:
-        if key is not None and (self.rotation is not None or self.score_bias is not None):
-            raise ValueError(
-                "key must be None with rotation or score_bias: the query's positions say nothing of another "
-                "sequence's"
-            )
-        if cache is None:
-            return
-        _check_cached(cache, key, value, attn_mask, is_causal, window)
-        if self.score_bias is not None and cache.window is not None:
-            raise ValueError(
-                "score_bias needs a cache of all tokens in their order, got one that keeps the last "
-                f"{cache.window} as they come"
-            )
+
+def _split(x: Float[Tensor, "... T width"], num_heads: int) -> Float[Tensor, "... h T d_k"]:
+    """Consecutive columns become heads; the heads move in front of the tokens."""
+    return x.unflatten(-1, (num_heads, -1)).transpose(-2, -3)
 
 
-def _check_cached(
-    cache: Cache,
+def _merge(x: Float[Tensor, "... h T d_k"]) -> Float[Tensor, "... T width"]:
+    """The heads' columns side by side again."""
+    return x.transpose(-2, -3).flatten(-2)
+
+
+def _check_call(
+    layer: MultiHeadAttention,
     key: Tensor | None,
     value: Tensor | None,
     attn_mask: Tensor | None,
     is_causal: bool,
     window: int | None,
+    cache: Cache | None,
 ) -> None:
-    """Refuse what a cache of earlier keys and values would silently make wrong."""
+    """Refuse what a layer's parts, or a cache of earlier keys and values, would silently make wrong."""
+    if key is not None and (layer.rotation is not None or layer.score_bias is not None):
+        raise ValueError(
+            "key must be None with rotation or score_bias: the query's positions say nothing of another "
+            "sequence's"
+        )
+    if cache is None:
+        return
     for name, given in (("key", key), ("value", value), ("attn_mask", attn_mask)):
         if given is not None:
             raise ValueError(f"{name} must be None with a cache, which serves causal self-attention only")
@@ -202,6 +200,11 @@ def _check_cached(
         raise ValueError(
             f"window must be {cache.window}, which is how many tokens the cache keeps, got {window}"
         )
+    if layer.score_bias is not None and cache.window is not None:
+        raise ValueError(
+            "score_bias needs a cache of all tokens in their order, got one that keeps the last "
+            f"{cache.window} as they come"
+        )
 
 
 def _check_without_heads(attn_mask: Tensor, query: Tensor) -> None:
@@ -212,13 +215,3 @@ def _check_without_heads(attn_mask: Tensor, query: Tensor) -> None:
             f"{query.dim() + 1} dimensions, [..., num_heads or 1, T_q, T_k], got {tuple(attn_mask.shape)}: "
             "for a mask of each sentence attn_mask.unsqueeze(-3), for one of each head attn_mask.unsqueeze(0)"
         )
-
-
-def _split(x: Float[Tensor, "... T width"], num_heads: int) -> Float[Tensor, "... h T d_k"]:
-    """Consecutive columns become heads; the heads move in front of the tokens."""
-    return x.unflatten(-1, (num_heads, -1)).transpose(-2, -3)
-
-
-def _merge(x: Float[Tensor, "... h T d_k"]) -> Float[Tensor, "... T width"]:
-    """The heads' columns side by side again."""
-    return x.transpose(-2, -3).flatten(-2)

@@ -72,20 +72,20 @@ def check_head_counts(query: torch.Size, key: torch.Size, value: torch.Size) -> 
         )
 
 
-def check_mask(mask: Tensor, shape: tuple[int, ...], query: Tensor, *, floating: bool = False) -> None:
+def check_mask(attn_mask: Tensor, shape: tuple[int, ...], query: Tensor, *, floating: bool = False) -> None:
     """Refuse a mask of the wrong kind or device, or one that would stretch the scores, not cover them."""
-    if mask.dtype != torch.bool and not (floating and mask.is_floating_point()):
+    if attn_mask.dtype != torch.bool and not (floating and attn_mask.is_floating_point()):
         kinds = "boolean (True = may look) or floating point" if floating else "boolean (True = may look)"
-        raise TypeError(f"the mask must be {kinds}, got {mask.dtype}")
-    if mask.device != query.device:
-        raise ValueError(f"the mask must be on the query's device {query.device}, got {mask.device}")
+        raise TypeError(f"attn_mask must be {kinds}, got {attn_mask.dtype}")
+    if attn_mask.device != query.device:
+        raise ValueError(f"attn_mask must be on the query's device {query.device}, got {attn_mask.device}")
     try:
-        fits = torch.broadcast_shapes(mask.shape, shape) == tuple(shape)
+        fits = torch.broadcast_shapes(attn_mask.shape, shape) == tuple(shape)
     except RuntimeError:
         fits = False
     if not fits:
         raise ValueError(
-            f"the mask must broadcast to the scores' shape {tuple(shape)}, got {tuple(mask.shape)}"
+            f"attn_mask must broadcast to the scores' shape {tuple(shape)}, got {tuple(attn_mask.shape)}"
         )
 
 

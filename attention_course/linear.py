@@ -64,7 +64,7 @@ def linear_attention(
     value: Float[Tensor, "... T_k d_v"],
     *,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
     is_causal: bool = False,
     chunk: int | None = None,
 ) -> Float[Tensor, "... T_q d_v"]:
@@ -72,13 +72,13 @@ def linear_attention(
 
     Katharopoulos et al. 2020, equation 6; with ``is_causal`` equation 12, in chunks of ``chunk``
     tokens (64 unless given; see ``chunked``), the last query aligned with the last key. Shapes: query
-    [..., T_q, d_k], key [..., T_k, d_k], value [..., T_k, d_v] -> [..., T_q, d_v]. ``mask`` is True
+    [..., T_q, d_k], key [..., T_k, d_k], value [..., T_k, d_v] -> [..., T_q, d_v]. ``attn_mask`` is True
     for the keys that may be seen, and the same for all queries: [T_k] or [..., 1, T_k], as
     ``masks.padding`` makes it. Masked keys and values must still be finite. A query that sees nothing,
     or nothing it shares a feature with, gets 0. Raises a ``ValueError`` or ``TypeError`` for inputs
     that do not fit.
     """
-    q, k, v = _features(query, key, value, feature_map, mask)
+    q, k, v = _features(query, key, value, feature_map, attn_mask)
     if not is_causal:
         if chunk is not None:
             raise ValueError(f"chunk is for is_causal=True; without, there is one sum, got chunk={chunk}")
@@ -100,15 +100,15 @@ def recurrent(
     state: LinearState | None = None,
     *,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "... T d_v"], LinearState]:
     """Return ``(context, state)`` of causal linear attention, one token after the other.
 
     Katharopoulos et al. 2020, equations 16 to 20. ``state`` is what an earlier call returned: the
-    tokens here come after all that it has seen. Shapes and ``mask`` as in ``linear_attention``, T
+    tokens here come after all that it has seen. Shapes and ``attn_mask`` as in ``linear_attention``, T
     queries and T keys. For gradients take ``chunked``: here autograd keeps a state for every token.
     """
-    q, k, v = _features(query, key, value, feature_map, mask)
+    q, k, v = _features(query, key, value, feature_map, attn_mask)
     state = _checked(state, k, v)
     rows = [_read(q[..., :0, :], state)]  # [..., 0, d_v]: the right shape even without tokens
     for t in range(_one_length(q, k)):
@@ -128,7 +128,7 @@ def chunked(
     *,
     chunk: int = CHUNK,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
 ) -> tuple[Float[Tensor, "... T d_v"], LinearState]:
     """Return what ``recurrent`` returns, ``chunk`` tokens at a time.
 
@@ -136,7 +136,7 @@ def chunked(
     All chunks are computed at once; forward and backward hold O(T · chunk) weights and T / chunk
     states, no [T, T]. Shapes as in ``recurrent``. Raises a ``ValueError`` when ``chunk`` is below 1.
     """
-    q, k, v = _features(query, key, value, feature_map, mask)
+    q, k, v = _features(query, key, value, feature_map, attn_mask)
     _one_length(q, k)
     context, state = _chunks(q, k, v, _checked(state, k, v), chunk)
     return context.to(value.dtype), state
@@ -149,32 +149,36 @@ def linear_attention_quadratic(
     value: Float[Tensor, "... T_k d_v"],
     *,
     feature_map: FeatureMap = elu_plus_one,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
     is_causal: bool = False,
 ) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` by the definition, every pair of tokens computed: to see the weights.
 
     Katharopoulos et al. 2020, equation 4 with φ(q)·φ(k) as similarity. Shapes as in
-    ``linear_attention``; ``mask`` may be any that broadcasts to [..., T_q, T_k].
+    ``linear_attention``; ``attn_mask`` may be any that broadcasts to [..., T_q, T_k].
     """
     q, k, v = _features(query, key, value, feature_map, None)
     scores = q @ k.mT
     structure = masks.causal(q.shape[-2], k.shape[-2], device=q.device) if is_causal else None
-    mask = masks.combine(mask, structure)
-    if mask is not None:
-        scores = scores.masked_fill(~mask, 0.0)
+    attn_mask = masks.combine(attn_mask, structure)
+    if attn_mask is not None:
+        scores = scores.masked_fill(~attn_mask, 0.0)
     weights = _divided(scores, scores.sum(-1))
     return (weights @ v).to(value.dtype), weights.to(query.dtype)
 
 
 def _features(
-    query: Tensor, key: Tensor, value: Tensor, feature_map: FeatureMap, mask: Bool[Tensor, "..."] | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    feature_map: FeatureMap,
+    attn_mask: Bool[Tensor, "..."] | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """φ(query), φ(key) and value, wide; keys behind the mask have no features at all."""
     wide = functools.reduce(torch.promote_types, (query.dtype, key.dtype, value.dtype), torch.float32)
     q, k = feature_map(query.to(wide)), feature_map(key.to(wide))
-    if mask is not None:
-        k = k.masked_fill(~_over_keys(mask, k), 0.0)
+    if attn_mask is not None:
+        k = k.masked_fill(~_over_keys(attn_mask, k), 0.0)
     return q, k, value.to(wide)
 
 
@@ -215,11 +219,11 @@ def _chunks(
     return context, LinearState(S[..., -1, :, :], z[..., -1, :])
 
 
-def _over_keys(mask: Tensor, k: Tensor) -> Tensor:
+def _over_keys(attn_mask: Tensor, k: Tensor) -> Tensor:
     """A mask over keys as a column, [..., T_k, 1]."""
-    if mask.dtype != torch.bool:
-        raise TypeError(f"the mask must be boolean (True = may look), got {mask.dtype}")
-    rows = mask.unsqueeze(0) if mask.dim() == 1 else mask
+    if attn_mask.dtype != torch.bool:
+        raise TypeError(f"attn_mask must be boolean (True = may look), got {attn_mask.dtype}")
+    rows = attn_mask.unsqueeze(0) if attn_mask.dim() == 1 else attn_mask
     wanted = (*k.shape[:-2], 1, k.shape[-2])
     try:
         fits = torch.broadcast_shapes(rows.shape, wanted) == wanted
@@ -227,7 +231,8 @@ def _over_keys(mask: Tensor, k: Tensor) -> Tensor:
         fits = False
     if not fits:
         raise ValueError(
-            f"the mask must be the same for all queries and broadcast to {wanted}, got {tuple(mask.shape)}"
+            "attn_mask must be the same for all queries and broadcast to "
+            f"{wanted}, got {tuple(attn_mask.shape)}"
         )
     return rows.mT
 

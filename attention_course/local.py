@@ -70,7 +70,7 @@ def attend_window(
     centres: Centres,
     *,
     reach: int,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
     score: Score = dot,
 ) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` over the keys near each query's centre; rows sum to 1.
@@ -80,8 +80,8 @@ def attend_window(
     does, and a ``ValueError`` for centres that are not one per query.
     """
     _check_centres(centres, query)
-    near = masks.combine(mask, window(centres, key.shape[-2], reach))
-    return attend(query, key, value, mask=near, score=score)
+    near = masks.combine(attn_mask, window(centres, key.shape[-2], reach))
+    return attend(query, key, value, attn_mask=near, score=score)
 
 
 def attend_gaussian(
@@ -91,7 +91,7 @@ def attend_gaussian(
     centres: Centres,
     *,
     reach: int,
-    mask: Bool[Tensor, "..."] | None = None,
+    attn_mask: Bool[Tensor, "..."] | None = None,
     score: Score = dot,
 ) -> tuple[Float[Tensor, "... T_q d_v"], Float[Tensor, "... T_q T_k"]]:
     """Return ``(context, weights)`` near each centre, times a Gaussian (Luong et al. 2015, equation 10).
@@ -99,7 +99,7 @@ def attend_gaussian(
     The Gaussian multiplies the weights *after* the softmax, so a row sums to less than 1. It is also
     the one way by which a gradient reaches ``centres``. Shapes and errors as in ``attend_window``.
     """
-    _, weights = attend_window(query, key, value, centres, reach=reach, mask=mask, score=score)
+    _, weights = attend_window(query, key, value, centres, reach=reach, attn_mask=attn_mask, score=score)
     wide = torch.promote_types(weights.dtype, torch.float32)
     weights = (weights * gaussian(centres.to(wide), key.shape[-2], reach)).to(weights.dtype)
     return mix(weights, value), weights
@@ -118,14 +118,14 @@ class Monotonic(nn.Module):
         query: Float[Tensor, "B T_q d_q"],
         key: Float[Tensor, "B T_k d_k"],
         value: Float[Tensor, "B T_k d_v"],
-        mask: Bool[Tensor, "B 1 T_k"],
+        attn_mask: Bool[Tensor, "B 1 T_k"],
         *,
         first: int,
         score: Score,
     ) -> tuple[Float[Tensor, "B T_q d_v"], Float[Tensor, "B T_q T_k"]]:
         """Return ``(context, weights)``; the first query is that of step ``first``."""
         steps = torch.arange(first, first + query.shape[1], device=query.device)  # [T_q]
-        return attend_window(query, key, value, steps, reach=self.reach, mask=mask, score=score)
+        return attend_window(query, key, value, steps, reach=self.reach, attn_mask=attn_mask, score=score)
 
 
 class Predictive(nn.Module):
@@ -149,14 +149,14 @@ class Predictive(nn.Module):
         query: Float[Tensor, "B T_q d_q"],
         key: Float[Tensor, "B T_k d_k"],
         value: Float[Tensor, "B T_k d_v"],
-        mask: Bool[Tensor, "B 1 T_k"],
+        attn_mask: Bool[Tensor, "B 1 T_k"],
         *,
         first: int,
         score: Score,
     ) -> tuple[Float[Tensor, "B T_q d_v"], Float[Tensor, "B T_q T_k"]]:
-        """Return ``(context, weights)``; ``mask`` also tells each sentence's length. Steps do not count."""
-        centres = self.centres(query, mask.sum((-2, -1)))
-        return attend_gaussian(query, key, value, centres, reach=self.reach, mask=mask, score=score)
+        """Return ``(context, weights)``, each sentence as long as ``attn_mask`` says. Steps do not count."""
+        centres = self.centres(query, attn_mask.sum((-2, -1)))
+        return attend_gaussian(query, key, value, centres, reach=self.reach, attn_mask=attn_mask, score=score)
 
 
 def _offsets(centres: Tensor, T_k: int) -> Float[Tensor, "... T_q T_k"]:

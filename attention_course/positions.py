@@ -6,16 +6,17 @@ them a model has is for whoever builds it to say: see ``heads.MultiHeadAttention
 """
 
 import math
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int, Shaped
 from torch import Tensor, nn
 
 from attention_course.device import widest
-from attention_course.inputs import check_at_least
+from attention_course.inputs import check_at_least, check_choice, check_width
 
-Layout = Literal["interleaved", "half"]
+Layout = Literal["interleaved", "half"]  # which entries of a vector make a pair: see ``rotate``
+LAYOUTS = get_args(Layout)
 
 
 def sinusoidal(
@@ -51,7 +52,7 @@ class Sinusoidal(nn.Module):
 
     def forward(self, x: Float[Tensor, "... T d_model"], *, start: int = 0) -> Float[Tensor, "... T d_model"]:
         """Return x plus the encoding of positions ``start`` onwards, in the dtype of x."""
-        _check_width(x, self.d_model)
+        check_width("x", x, self.d_model)
         table = sinusoidal(x.shape[-2], self.d_model, base=self.base, start=start, device=x.device)
         return x + table.to(x.dtype)
 
@@ -71,7 +72,7 @@ class Learned(nn.Module):
         Raises a ``ValueError`` for positions that have no vector.
         """
         max_length, d_model = self.table.shape
-        _check_width(x, d_model)
+        check_width("x", x, d_model)
         end = start + x.shape[-2]
         if start < 0 or end > max_length:
             raise ValueError(
@@ -94,22 +95,16 @@ def rotate(
     with i + d_k/2 (GPT-NeoX, Llama in Hugging Face's library). Weights trained with one are useless
     with the other. Raises a ``ValueError`` for an odd d_k, another layout, or positions that do not fit.
     """
+    _check_positions(positions, x)
+    check_choice("layout", layout, LAYOUTS)
     frequencies = _frequencies("d_k", x.shape[-1], base, x.device).to(torch.float32)
-    try:
-        torch.broadcast_shapes(positions.shape, x.shape[:-1])
-    except RuntimeError as error:
-        raise ValueError(
-            f"positions must broadcast to {tuple(x.shape[:-1])}, got {tuple(positions.shape)}"
-        ) from error
     angles = positions[..., None] * frequencies  # [..., T, d_k / 2]
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     cos, sin = angles.cos().to(wide.dtype), angles.sin().to(wide.dtype)
     if layout == "interleaved":
         first, second = wide[..., 0::2], wide[..., 1::2]
-    elif layout == "half":
-        first, second = wide.chunk(2, dim=-1)
     else:
-        raise ValueError(f'layout must be "interleaved" or "half", got {layout!r}')
+        first, second = wide.chunk(2, dim=-1)
     turned = (first * cos - second * sin, first * sin + second * cos)
     both = torch.stack(turned, dim=-1).flatten(-2) if layout == "interleaved" else torch.cat(turned, dim=-1)
     return both.to(x.dtype)
@@ -121,13 +116,12 @@ class Rotary(nn.Module):
     def __init__(self, d_k: int, *, base: float = 10000.0, layout: Layout = "interleaved") -> None:
         super().__init__()
         _check_even("d_k", d_k)
-        if layout not in ("interleaved", "half"):
-            raise ValueError(f'layout must be "interleaved" or "half", got {layout!r}')
+        check_choice("layout", layout, LAYOUTS)
         self.d_k, self.base, self.layout = d_k, base, layout
 
     def forward(self, x: Float[Tensor, "... T d_k"], *, start: int = 0) -> Float[Tensor, "... T d_k"]:
         """Return x turned for positions ``start`` onwards."""
-        _check_width(x, self.d_k)
+        check_width("x", x, self.d_k)
         positions = torch.arange(start, start + x.shape[-2], device=x.device)
         return rotate(x, positions, base=self.base, layout=self.layout)
 
@@ -250,6 +244,7 @@ def _offsets(query: Tensor, key: Tensor) -> Int[Tensor, "T_q T_k"]:
 
 
 def _frequencies(name: str, width: int, base: float, device: torch.device) -> Float[Tensor, " pairs"]:
+    """ω_i of every pair, in float64 where the device has it: far positions need the digits."""
     _check_even(name, width)
     return base ** (-torch.arange(0, width, 2, dtype=widest(device), device=device) / width)
 
@@ -259,6 +254,10 @@ def _check_even(name: str, width: int) -> None:
         raise ValueError(f"{name} must be even and at least 2 (sines and cosines pair up), got {width}")
 
 
-def _check_width(x: Tensor, width: int) -> None:
-    if x.shape[-1] != width:
-        raise ValueError(f"x must have shape [..., T, {width}], got {tuple(x.shape)}")
+def _check_positions(positions: Tensor, x: Tensor) -> None:
+    try:
+        torch.broadcast_shapes(positions.shape, x.shape[:-1])
+    except RuntimeError as error:
+        raise ValueError(
+            f"positions must broadcast to {tuple(x.shape[:-1])}, got {tuple(positions.shape)}"
+        ) from error

@@ -129,14 +129,14 @@ def block(
     value: Float[Tensor, "... T_k d_v"],
     *,
     scale: float,
-    mask: Bool[Tensor, "T_q T_k"] | None = None,
+    attn_mask: Bool[Tensor, "T_q T_k"] | None = None,
 ) -> Partial:
     """Return the attention over these keys alone, with the logarithm of its sum of exponentials.
 
-    Shapes: query [..., T_q, d_k], key [..., T_k, d_k], value [..., T_k, d_v], mask [T_q, T_k] (True =
-    may look) -> out [..., T_q, d_v], lse [..., T_q], in float32 at least.
+    Shapes: query [..., T_q, d_k], key [..., T_k, d_k], value [..., T_k, d_v], attn_mask [T_q, T_k]
+    (True = may look) -> out [..., T_q, d_v], lse [..., T_q], in float32 at least.
     """
-    scores = _scores(query, key, scale, mask)
+    scores = _scores(query, key, scale, attn_mask)
     top = scores.amax(-1, keepdim=True)
     top = top.masked_fill(top == -torch.inf, 0.0)  # a query that may look nowhere: -inf minus -inf is NaN
     powers = (scores - top).exp()
@@ -154,7 +154,7 @@ def block_backward(
     lse: Float[Tensor, "... T_q"],
     *,
     scale: float,
-    mask: Bool[Tensor, "T_q T_k"] | None = None,
+    attn_mask: Bool[Tensor, "T_q T_k"] | None = None,
 ) -> tuple[Float[Tensor, "... T_q d_k"], Float[Tensor, "... T_k d_k"], Float[Tensor, "... T_k d_v"]]:
     """Return what this block of keys adds to the gradients of query, key and value.
 
@@ -162,7 +162,7 @@ def block_backward(
     softmax gave, so the blocks' shares add up. Shapes as in ``block``; in float32 at least. Source:
     Dao et al. 2022, appendix B.2.
     """
-    scores = _scores(query, key, scale, mask)
+    scores = _scores(query, key, scale, attn_mask)
     wide = scores.dtype
     weights = (scores - lse.masked_fill(lse == -torch.inf, 0.0)[..., None]).exp()
     d_out = d_out.to(wide)
@@ -175,10 +175,10 @@ def block_backward(
     )
 
 
-def _scores(query: Tensor, key: Tensor, scale: float, mask: Tensor | None) -> Tensor:
+def _scores(query: Tensor, key: Tensor, scale: float, attn_mask: Tensor | None) -> Tensor:
     wide = torch.promote_types(query.dtype, torch.float32)
     scores = (scale * query.to(wide)) @ key.to(wide).mT
-    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    return scores if attn_mask is None else scores.masked_fill(~attn_mask, -torch.inf)
 
 
 # Which tiles of a block are scored ----------------------------------------------------------------
@@ -302,7 +302,7 @@ def _forward(query: Tensor, key: Tensor, value: Tensor, plan: _Plan) -> Partial:
         for rows, columns, mask in _scored(plan, rank, source, world, world * query.shape[-2], query.device):
             found = block(
                 query[..., rows, :], keys[..., columns, :], values[..., columns, :],
-                scale=plan.scale, mask=mask,
+                scale=plan.scale, attn_mask=mask,
             )  # fmt: skip
             merged = merge(Partial(out[..., rows, :], lse[..., rows]), found)
             out[..., rows, :], lse[..., rows] = merged
@@ -320,7 +320,7 @@ def _backward(
         for rows, columns, mask in _scored(plan, rank, source, world, world * query.shape[-2], query.device):
             parts = block_backward(
                 d_out[..., rows, :], query[..., rows, :], keys[..., columns, :], values[..., columns, :],
-                out[..., rows, :], lse[..., rows], scale=plan.scale, mask=mask,
+                out[..., rows, :], lse[..., rows], scale=plan.scale, attn_mask=mask,
             )  # fmt: skip
             d_query[..., rows, :] += parts[0]
             d_keys[..., columns, :] += parts[1]

@@ -66,7 +66,7 @@ def general(
     Shapes: query [..., T_q, d_q], key [..., T_k, d_k], weight [d_q, d_k] -> [..., T_q, T_k].
     """
     query, key, weight = _widened(query, key, weight)
-    _fits("weight", weight, (query.shape[-1], key.shape[-1]), "[d_q, d_k]")
+    _check_shape("weight", weight, (query.shape[-1], key.shape[-1]), "[d_q, d_k]")
     return (query @ weight) @ key.mT
 
 
@@ -83,8 +83,8 @@ def additive(
     [d_k, hidden], v [hidden] -> [..., T_q, T_k].
     """
     query, key, query_weight, key_weight, v = _widened(query, key, query_weight, key_weight, v)
-    _fits("query_weight", query_weight, (query.shape[-1], v.shape[-1]), "[d_q, hidden]")
-    _fits("key_weight", key_weight, (key.shape[-1], v.shape[-1]), "[d_k, hidden]")
+    _check_shape("query_weight", query_weight, (query.shape[-1], v.shape[-1]), "[d_q, hidden]")
+    _check_shape("key_weight", key_weight, (key.shape[-1], v.shape[-1]), "[d_k, hidden]")
     return additive_projected(query @ query_weight, key @ key_weight, v)
 
 
@@ -102,7 +102,7 @@ def additive_projected(
     """
     query, key, v = _widened(query, key, v)
     check_same_width(query, key)
-    _fits("v", v, (query.shape[-1],), "[hidden]")
+    _check_shape("v", v, (query.shape[-1],), "[hidden]")
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     numbers = math.prod((*leading, query.shape[-2], key.shape[-2], v.shape[0]))
     if kernels.in_blocks(numbers, query.device):
@@ -124,7 +124,7 @@ def concat(
     -> [..., T_q, T_k].
     """
     query, key, weight, v = _widened(query, key, weight, v)
-    _fits("weight", weight, (query.shape[-1] + key.shape[-1], v.shape[-1]), "[d_q + d_k, hidden]")
+    _check_shape("weight", weight, (query.shape[-1] + key.shape[-1], v.shape[-1]), "[d_q + d_k, hidden]")
     leading = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
     pairs = (*leading, query.shape[-2], key.shape[-2])
     rows = query.unsqueeze(-2).expand(*pairs, -1)  # [..., T_q, T_k, d_q]
@@ -289,6 +289,6 @@ def _widened(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(tensor.to(common) for tensor in tensors)
 
 
-def _fits(name: str, weight: Tensor, expected: tuple[int, ...], meaning: str) -> None:
+def _check_shape(name: str, weight: Tensor, expected: tuple[int, ...], meaning: str) -> None:
     if tuple(weight.shape) != expected:
         raise ValueError(f"{name} must have shape {meaning} = {expected}, got {tuple(weight.shape)}")

@@ -137,7 +137,7 @@ class BahdanauDecoder(nn.Module):
         for word in embedded.unbind(1):  # [B, embedding_dim]
             query = state.unsqueeze(1)  # [B, 1, hidden]: the state *before* this step
             context, weight = attend(
-                query, memory.keys, memory.values, mask=memory.mask, score=self.score.projected
+                query, memory.keys, memory.values, attn_mask=memory.mask, score=self.score.projected
             )  # [B, 1, d_k], [B, 1, T_k]
             state = self.cell(torch.cat((word, context.squeeze(1)), dim=-1), state)
             states.append(state)
@@ -181,7 +181,7 @@ class LuongDecoder(nn.Module):
         """
         queries = self.advance(previous, memory, state)  # [B, T_q, hidden]: the states *after* each step
         context, weights = attend(
-            queries, memory.keys, memory.values, mask=memory.mask, score=self.score.projected
+            queries, memory.keys, memory.values, attn_mask=memory.mask, score=self.score.projected
         )  # [B, T_q, d_k], [B, T_q, T_k]
         return self.write(queries, context), weights, queries[:, -1]
 
@@ -307,14 +307,14 @@ def greedy(
         raise ValueError(f"max_length must be at least 1, got {max_length}")
     memory, state = model.read(source, lengths), None
     token = torch.full((len(source), 1), bos, device=source.device)
-    done = torch.zeros_like(token, dtype=torch.bool)
+    ended = torch.zeros_like(token, dtype=torch.bool)
     tokens, weights = [], []
     for _ in range(max_length):
         logits, weight, state = model.decoder(token, memory, state)  # [B, 1, num_tokens]
-        token = logits.argmax(-1).masked_fill(done, eos)  # [B, 1]
-        done = done | (token == eos)
+        token = logits.argmax(-1).masked_fill(ended, eos)  # [B, 1]
+        ended = ended | (token == eos)
         tokens.append(token)
         weights.append(weight)
-        if done.all():
+        if ended.all():
             break
     return torch.cat(tokens, 1), None if weights[0] is None else torch.cat(weights, 1)

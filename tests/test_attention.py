@@ -110,7 +110,7 @@ class TestAttend:
     def test_equals_the_loop(self, leading, T_q, T_k, dtype, masked):
         query, key, value = inputs(leading, T_q, T_k, dtype=dtype)
         mask = torch.rand(T_q, T_k) > 0.5 if masked else None
-        context, weights = attend(query, key, value, mask=mask)
+        context, weights = attend(query, key, value, attn_mask=mask)
         assert context.dtype == weights.dtype == dtype
         for got, want in zip((context, weights), expected(query, key, value, mask), strict=True):
             torch.testing.assert_close(got.double(), want, rtol=0, atol=TOLERANCE[dtype])
@@ -142,7 +142,7 @@ class TestAttend:
         tensors = [tensor.requires_grad_() for tensor in inputs()]
         mask = masks.causal(3, 5)
         mask[0] = False
-        assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, mask=mask), tensors)
+        assert torch.autograd.gradcheck(lambda q, k, v: attend(q, k, v, attn_mask=mask), tensors)
 
 
 def masks_for(kind, T_q, T_k):
@@ -323,7 +323,7 @@ def test_a_mask_may_be_as_broad_as_the_keys(backend):
     query, key, value = torch.randn(3, 4), torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 6)
     mask = torch.rand(2, 1, 3, 5) > 0.3
     got = scaled_dot_product_attention(query, key, value, mask, backend=backend)
-    want, _ = attend(query.expand(2, 3, 3, 4), key, value, mask=mask)
+    want, _ = attend(query.expand(2, 3, 3, 4), key, value, attn_mask=mask)
     torch.testing.assert_close(got, want)
 
 
@@ -408,7 +408,7 @@ class TestBadInput:
     def test_mask_of_numbers(self):
         query, key, value = inputs()
         with pytest.raises(TypeError, match=r"boolean \(True = may look\), got torch.int64"):
-            attend(query, key, value, mask=torch.ones(3, 5, dtype=torch.int64))
+            attend(query, key, value, attn_mask=torch.ones(3, 5, dtype=torch.int64))
         with pytest.raises(TypeError, match=r"or floating point, got torch.int64"):
             scaled_dot_product_attention(query, key, value, torch.ones(3, 5, dtype=torch.int64))
 
@@ -416,12 +416,12 @@ class TestBadInput:
     def test_mask_that_does_not_fit(self, shape):
         query, key, value = inputs()
         with pytest.raises(ValueError, match=r"broadcast to the scores' shape \(2, 3, 5\)"):
-            attend(query, key, value, mask=torch.ones(shape, dtype=torch.bool))
+            attend(query, key, value, attn_mask=torch.ones(shape, dtype=torch.bool))
 
     def test_mask_that_would_stretch_the_scores(self):
         query, key, value = inputs(T_q=1)
         with pytest.raises(ValueError, match=r"got \(4, 5\)"):
-            attend(query, key, value, mask=torch.ones(4, 5, dtype=torch.bool))
+            attend(query, key, value, attn_mask=torch.ones(4, 5, dtype=torch.bool))
 
     @pytest.mark.parametrize("dropout_p", [-0.1, 1.0, math.nan])
     def test_dropout(self, dropout_p):

@@ -101,7 +101,7 @@ def test_it_is_attention_with_a_logarithm_as_score():
 @pytest.mark.parametrize(("T_q", "T_k"), [(2, 70), (70, 66), (5, 3), (1, 6)])
 def test_the_last_query_stands_at_the_last_key(T_q, T_k):
     query, key, value = inputs(T_q, T_k, 2)
-    want, _ = linear_attention_quadratic(query, key, value, mask=masks.causal(T_q, T_k))
+    want, _ = linear_attention_quadratic(query, key, value, attn_mask=masks.causal(T_q, T_k))
     torch.testing.assert_close(linear_attention(query, key, value, is_causal=True, chunk=4), want)
 
 
@@ -213,12 +213,12 @@ def test_memory_of_the_chunked_form_grows_with_the_length_not_its_square():
 def test_padding_hides_keys_in_every_form(is_causal):
     query, key, value = inputs(6, 6, 3, 2)
     mask = masks.padding(torch.tensor([6, 4, 1]), 6).unsqueeze(1)  # [3, 1, 1, 6]
-    want, _ = linear_attention_quadratic(query, key, value, mask=mask, is_causal=is_causal)
-    context = linear_attention(query, key, value, mask=mask, is_causal=is_causal)
+    want, _ = linear_attention_quadratic(query, key, value, attn_mask=mask, is_causal=is_causal)
+    context = linear_attention(query, key, value, attn_mask=mask, is_causal=is_causal)
     torch.testing.assert_close(context, want)
     if is_causal:
-        torch.testing.assert_close(recurrent(query, key, value, mask=mask)[0], want)
-        torch.testing.assert_close(chunked(query, key, value, mask=mask, chunk=4)[0], want)
+        torch.testing.assert_close(recurrent(query, key, value, attn_mask=mask)[0], want)
+        torch.testing.assert_close(chunked(query, key, value, attn_mask=mask, chunk=4)[0], want)
     alone = linear_attention(query[1, :, :4], key[1, :, :4], value[1, :, :4], is_causal=is_causal)
     torch.testing.assert_close(context[1, :, :4], alone)
 
@@ -227,24 +227,24 @@ def test_a_mask_may_be_one_row():
     query, key, value = inputs(4, 3)
     mask = torch.tensor([True, False, True])
     want = linear_attention(query, key[mask], value[mask])
-    torch.testing.assert_close(linear_attention(query, key, value, mask=mask), want)
+    torch.testing.assert_close(linear_attention(query, key, value, attn_mask=mask), want)
 
 
 def test_keys_in_front_of_the_first_query_are_masked_too():
     query, key, value = inputs(3, 5)
     mask = torch.tensor([False, True, True, False, True])
-    want, _ = linear_attention_quadratic(query, key, value, mask=mask, is_causal=True)
-    torch.testing.assert_close(linear_attention(query, key, value, mask=mask, is_causal=True), want)
+    want, _ = linear_attention_quadratic(query, key, value, attn_mask=mask, is_causal=True)
+    torch.testing.assert_close(linear_attention(query, key, value, attn_mask=mask, is_causal=True), want)
 
 
 def test_a_query_that_sees_nothing_gets_zeros_and_finite_gradients():
     tensors = inputs(4, 4, 2)
     mask = torch.tensor([[[False] * 4], [[False, False, True, True]]])
     forms = (
-        lambda q, k, v: linear_attention(q, k, v, mask=mask),
-        lambda q, k, v: linear_attention(q, k, v, mask=mask, is_causal=True, chunk=3),
-        lambda q, k, v: recurrent(q, k, v, mask=mask)[0],
-        lambda q, k, v: linear_attention_quadratic(q, k, v, mask=mask, is_causal=True)[0],
+        lambda q, k, v: linear_attention(q, k, v, attn_mask=mask),
+        lambda q, k, v: linear_attention(q, k, v, attn_mask=mask, is_causal=True, chunk=3),
+        lambda q, k, v: recurrent(q, k, v, attn_mask=mask)[0],
+        lambda q, k, v: linear_attention_quadratic(q, k, v, attn_mask=mask, is_causal=True)[0],
     )
     for form in forms:
         context, found = gradients(form, tensors)
@@ -355,15 +355,15 @@ class TestBadInput:
 
     def test_a_mask_that_differs_from_query_to_query(self):
         with pytest.raises(ValueError, match=r"same for all queries and broadcast to \(1, 3\), got \(3, 3\)"):
-            linear_attention(*inputs(3, 3), mask=masks.causal(3))
+            linear_attention(*inputs(3, 3), attn_mask=masks.causal(3))
 
     def test_a_mask_of_another_length(self):
         with pytest.raises(ValueError, match=r"broadcast to \(1, 3\), got \(4,\)"):
-            linear_attention(*inputs(3, 3), mask=torch.ones(4, dtype=torch.bool))
+            linear_attention(*inputs(3, 3), attn_mask=torch.ones(4, dtype=torch.bool))
 
     def test_a_mask_of_floats(self):
         with pytest.raises(TypeError, match=r"boolean \(True = may look\), got torch.float32"):
-            linear_attention(*inputs(3, 3), mask=torch.ones(3))
+            linear_attention(*inputs(3, 3), attn_mask=torch.ones(3))
 
     def test_a_chunk_without_order(self):
         with pytest.raises(ValueError, match=r"chunk is for is_causal=True; .* got chunk=4"):

@@ -117,7 +117,7 @@ def test_local_attention_equals_the_loop(gaussian, masked):
     centres = torch.tensor([[0.0, 2.3, 5.9, 6.8], [1.0, 1.5, 3.0, 4.2]], dtype=F64)
     mask = masks.padding(torch.tensor([7, 4]), 7) if masked else None
     attend = local.attend_gaussian if gaussian else local.attend_window
-    context, weights = attend(query, key, value, centres, reach=2, mask=mask)
+    context, weights = attend(query, key, value, centres, reach=2, attn_mask=mask)
     for b in range(2):
         expected = looped(
             query[b].numpy(), key[b].numpy(), value[b].numpy(), centres[b].tolist(), 2, gaussian,
@@ -206,13 +206,13 @@ def test_the_modules_are_the_functions(kind):
     actual = module(query, key, value, mask, first=1, score=scores.dot)
     if kind == "m":
         steps = torch.tensor([1, 2, 3, 4])
-        expected = local.attend_window(query, key, value, steps, reach=2, mask=mask)
+        expected = local.attend_window(query, key, value, steps, reach=2, attn_mask=mask)
     else:
         centres = local.predicted_centres(
             query, torch.tensor([7, 4]), module.hidden.weight.T, module.v.weight[0]
         )
         torch.testing.assert_close(module.centres(query, torch.tensor([7, 4])), centres)
-        expected = local.attend_gaussian(query, key, value, centres, reach=2, mask=mask)
+        expected = local.attend_gaussian(query, key, value, centres, reach=2, attn_mask=mask)
     torch.testing.assert_close(actual, expected)
 
 
@@ -271,7 +271,7 @@ class TestBadInput:
 
     def test_a_mask_that_is_not_boolean(self):
         with pytest.raises(TypeError, match="masks must be boolean"):
-            local.attend_window(*triple(), torch.arange(4), reach=2, mask=torch.ones(4, 7))
+            local.attend_window(*triple(), torch.arange(4), reach=2, attn_mask=torch.ones(4, 7))
 
 
 @pytest.mark.gpu

@@ -238,6 +238,119 @@ def test_importing_the_package_stays_light():
     assert done.stdout.strip() == "[]"
 
 
+# Which room may import which: CONTRIBUTING.md, "The rooms" ---------------------------------------
+
+PACKAGE = ROOT / "attention_course"
+GROUND = {"inputs", "device"}
+SUMS = {"masks", "scores", "kernels"}
+PARTS = {*SUMS, "positions", "linear", "attention", "local", "heads"}
+LIBRARY = {*GROUND, *PARTS, "seq2seq", "transformer", "interop", "decoding", "ring", "palette"}
+CHAPTERS = {path.parent.name for path in PACKAGE.glob("checks/*/__init__.py")} - {"engine"}
+
+#: room -> what it may import of the project beside itself
+MAY_IMPORT = {
+    "": {"attention", "heads", "device"},  # the five names used most
+    "inputs": set(),
+    "device": set(),
+    "palette": set(),
+    "masks": GROUND,
+    "positions": GROUND,
+    "kernels": {*GROUND, "masks"},
+    "linear": {*GROUND, "masks"},
+    "scores": {*GROUND, "kernels"},
+    "ring": {*GROUND, "kernels"},
+    "attention": {*GROUND, *SUMS},
+    "local": {*GROUND, *SUMS, "attention"},
+    "heads": {*GROUND, *SUMS, "attention"},
+    "seq2seq": {*GROUND, *PARTS},
+    "transformer": {*GROUND, *PARTS, "seq2seq"},
+    "interop": {*GROUND, *PARTS, "transformer"},
+    "decoding": {*GROUND, *PARTS, "transformer"},
+    "explorables": {*LIBRARY, "lab.data"},  # which holds the running example
+    "lab": set(),
+    "lab.data": LIBRARY,
+    "lab.measure": {*LIBRARY, "lab.data"},
+    "lab.train": {*LIBRARY, "lab.data", "lab.measure"},
+    "lab.page": {*LIBRARY, "lab.measure"},
+    "lab.experiments": {*LIBRARY, "lab.data", "lab.measure", "lab.train", "lab.page"},
+    "checks": {"checks.engine"},
+    "checks.engine": set(),
+    **{f"checks.{name}": {*LIBRARY, "checks.engine", "lab.data"} for name in CHAPTERS},
+    "grading": {"checks", "checks.engine", "palette"},
+    "cli": {"checks", "checks.engine", "grading"},
+}
+
+#: what may be loaded where a stranger's code runs: nothing that holds an answer
+WITH_A_STRANGER = {
+    *(f"grading.{name}" for name in ("zygote", "child", "wire", "sandbox", "seccomp")),
+    *(f"checks.engine.{name}" for name in ("observe", "exercise", "surroundings", "watch")),
+}
+
+
+def modules_of_the_package() -> dict[str, Path]:
+    """Every module by its name behind ``attention_course.``; the package itself is ``""``."""
+    return {
+        ".".join(part for part in path.relative_to(PACKAGE).with_suffix("").parts if part != "__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+
+
+MODULES = modules_of_the_package()
+
+
+def imported(module: str) -> set[str]:
+    """The modules of the package that ``module`` imports, at its top or within a function."""
+    found = set()
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf8"))):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: an import that does not say from where"
+            whole = {f"{node.module}.{alias.name}" for alias in node.names}
+            found.update(
+                name if name.removeprefix("attention_course.") in MODULES else node.module for name in whole
+            )
+    ours = (name for name in found if name.partition(".")[0] == "attention_course")
+    return {name.removeprefix("attention_course").removeprefix(".") for name in ours}
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[:2] if parts[0] in {"lab", "checks"} else parts[:1])
+
+
+def test_every_room_has_a_rule():
+    assert {room(module) for module in MODULES} == set(MAY_IMPORT)
+
+
+def test_imports_point_one_way():
+    assert [
+        f"{module} imports {other or 'attention_course'}"
+        for module in MODULES
+        for other in sorted(imported(module))
+        if room(other) not in {room(module), *MAY_IMPORT[room(module)]}
+    ] == []
+
+
+def test_only_a_widget_imports_an_experiment():
+    """What a second experiment needs moves into one of the laboratory's other rooms."""
+    assert [
+        f"{module} imports {other}"
+        for module in MODULES
+        for other in sorted(imported(module))
+        if room(other) == "lab.experiments" and module != f"{other}_widget"
+    ] == []
+
+
+def test_a_strangers_process_loads_no_answer():
+    """Followed through what they import: the packages between are made without their ``__init__``."""
+    reached, new = set(), {"grading.zygote", "grading.child", "grading.wire", "grading.sandbox"}
+    while new:
+        reached |= new
+        new = {other for module in new for other in imported(module)} - reached
+    assert reached - WITH_A_STRANGER == set()
+
+
 @pytest.mark.parametrize(
     "command",
     [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["codespell"]],

@@ -296,12 +296,12 @@ def test_a_block_and_its_backward():
     query, key, value = (torch.randn(2, n, 4).double().requires_grad_() for n in (3, 5, 5))
     mask = torch.rand(3, 5) < 0.5
     mask[1] = False  # a query that may look nowhere
-    got = ring.block(query, key, value, scale=0.5, mask=mask)
+    got = ring.block(query, key, value, scale=0.5, attn_mask=mask)
     expected = scaled_dot_product_attention(query, key, value, mask, scale=0.5)
     torch.testing.assert_close(got.out, expected)
     assert (got.lse[:, 1] == -torch.inf).all()
     d_out = torch.randn_like(expected)
-    gradients = ring.block_backward(d_out, query, key, value, got.out, got.lse, scale=0.5, mask=mask)
+    gradients = ring.block_backward(d_out, query, key, value, got.out, got.lse, scale=0.5, attn_mask=mask)
     for mine, autograd in zip(
         gradients, torch.autograd.grad(expected, (query, key, value), d_out), strict=True
     ):

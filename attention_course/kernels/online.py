@@ -29,6 +29,6 @@ def merge(first: Partial, second: Partial) -> Partial:
     """
     blind = (first.lse == -torch.inf) & (second.lse == -torch.inf)  # -inf minus -inf is NaN
     left, right = (part.lse.masked_fill(blind, 0.0) for part in (first, second))
-    # exp(one - lse) is sigmoid(left - right), which sums to 1 also where rounding has eaten lse's digits.
+    # exp(left - lse) is sigmoid(left - right), which sums to 1 also where rounding has eaten lse's digits.
     out = (left - right).sigmoid()[..., None] * first.out + (right - left).sigmoid()[..., None] * second.out
     return Partial(out, torch.logaddexp(left, right).masked_fill(blind, -torch.inf))

@@ -124,9 +124,9 @@ class _Tiled(OneByOne):
 
     @staticmethod
     def forward(
-        q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, scale: float, tiles: Tiles
+        q: Tensor, k: Tensor, v: Tensor, attn_mask: Tensor | None, scale: float, tiles: Tiles
     ) -> tuple[Tensor, Tensor]:
-        tiles = replace(tiles, mask=mask)
+        tiles = replace(tiles, mask=attn_mask)
         context = q.new_zeros(*q.shape[:2], v.shape[-1])
         lse = q.new_full(q.shape[:2], -torch.inf)
         buffer = _Buffer(q, tiles, FORWARD)
@@ -162,27 +162,27 @@ class _TiledGradients(OneByOne):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        mask: Tensor | None,
+        attn_mask: Tensor | None,
         context: Tensor,
         lse: Tensor,
         scale: float,
         tiles: Tiles,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        tiles = replace(tiles, mask=mask)
+        tiles = replace(tiles, mask=attn_mask)
         d_q, d_k, d_v = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
         # The softmax's Jacobian needs Σ_j w_j dw_j of each query: its context times its context's gradient.
         mean = (d_context * context).sum(-1, keepdim=True)
         lse = lse.masked_fill(lse == -torch.inf, 0.0).unsqueeze(-1)  # a blind query: exp(-inf - 0) is 0
-        one, two = _Buffer(q, tiles, BACKWARD), _Buffer(q, tiles, BACKWARD)
+        for_weights, for_scores = _Buffer(q, tiles, BACKWARD), _Buffer(q, tiles, BACKWARD)
         for i, blocks in tiles.visit(*BACKWARD):
             scaled, d_answer = q[:, i] * scale, d_context[:, i]
             d_scaled = torch.zeros_like(scaled)
             for j in blocks:
-                weights = torch.bmm(scaled, k[:, j].mT, out=one(i, j))
+                weights = torch.bmm(scaled, k[:, j].mT, out=for_weights(i, j))
                 tiles.hide(weights, i, j)
                 weights.sub_(lse[:, i]).exp_()
                 d_v[:, j] += weights.mT @ d_answer
-                d_scores = torch.bmm(d_answer, v[:, j].mT, out=two(i, j))
+                d_scores = torch.bmm(d_answer, v[:, j].mT, out=for_scores(i, j))
                 d_scores.sub_(mean[:, i]).mul_(weights)
                 d_scaled.baddbmm_(d_scores, k[:, j])
                 d_k[:, j] += d_scores.mT @ scaled

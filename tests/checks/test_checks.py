@@ -174,7 +174,7 @@ def test_the_references_of_chapter_2_agree_with_the_package():
             torch.testing.assert_close(exercise.reference(*one), packaged(*one))
     for decoder, encoder, lengths, weight in drawn(ATTENTIONAL):
         seen = masks.padding(lengths, encoder.shape[1])
-        context, weights = attend(decoder, encoder, encoder, mask=seen, score=package.dot)
+        context, weights = attend(decoder, encoder, encoder, attn_mask=seen, score=package.dot)
         expected = (torch.cat((context, decoder), -1) @ weight).tanh(), weights
         torch.testing.assert_close(ATTENTIONAL.reference(decoder, encoder, lengths, weight), expected)
     for scores, place, lengths in drawn(LOCAL_P):

@@ -32,7 +32,7 @@ def press(within, name):
 
 def assert_shows(within, mask, row):
     """The grid, the sentence and the context are those of ``mask``; ``row`` is the query described."""
-    context, weights = attend(QUERIES, KEYS, VALUES, mask=mask)
+    context, weights = attend(QUERIES, KEYS, VALUES, attn_mask=mask)
     read = "all => all.map(e => [+e.dataset.value, e.textContent, e.getAttribute('aria-selected')])"
     shown = within.locator("td.cell").evaluate_all(read)
     numbers = np.array([number for number, _, _ in shown]).reshape(6, 6)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from attention_course.lab.data import translation
 from attention_course.lab.data.pairs import BOS, EOS, Pair, Task
-from attention_course.lab.data.translation import SOURCE, TARGET, word
+from attention_course.lab.data.translation import SOURCE, TARGET
 from attention_course.lab.page import plotting
 from attention_course.lab.train.translators import Run, learn
 from attention_course.seq2seq import BahdanauDecoder, EncoderDecoder, recurrent
@@ -69,20 +69,20 @@ def parse(text: str) -> tuple[str, ...]:
     if len(words) > LONGEST:
         raise Unreadable(f"The sentence has {len(words)} words; the lab takes up to {LONGEST}.")
     known = SOURCE.words[3:]  # behind <pad>, <bos> and <eos>
-    unknown = dict.fromkeys(one for one in words if one not in known)
+    unknown = dict.fromkeys(word for word in words if word not in known)
     if unknown:
-        raise Unreadable(" ".join(_unknown(one, known) for one in [*unknown][:3]))
+        raise Unreadable(" ".join(_unknown(word, known) for word in [*unknown][:3]))
     return words
 
 
-def _unknown(one: str, known: Sequence[str]) -> str:
+def _unknown(word: str, known: Sequence[str]) -> str:
     english = {key.casefold(): japanese for key, japanese in _ENGLISH.items()}
-    if one in english:
-        return f"“{one}” is English; in the lexicon it is “{english[one]}”."
-    if not one.isascii():
-        return f"“{one[:20]}” is not in the lexicon. Write Japanese in Latin letters, as below."
-    near = get_close_matches(one, known, n=1, cutoff=0.6)
-    return f"“{one[:20]}” is not in the lexicon" + (f"; did you mean “{near[0]}”?" if near else ".")
+    if word in english:
+        return f"“{word}” is English; in the lexicon it is “{english[word]}”."
+    if not word.isascii():
+        return f"“{word[:20]}” is not in the lexicon. Write Japanese in Latin letters, as below."
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    return f"“{word[:20]}” is not in the lexicon" + (f"; did you mean “{near[0]}”?" if near else ".")
 
 
 def gold(source: Sequence[str]) -> Pair | None:
@@ -94,7 +94,9 @@ def gold(source: Sequence[str]) -> Pair | None:
             return None
         pair = translation.because(*clauses) if len(clauses) == 2 else clauses[0]
         if joiner:
-            pair = translation.compose([whole, word(joiner, translation.JOINERS[joiner]), pair], (0, 1, 2))
+            pair = translation.compose(
+                [whole, translation.word(joiner, translation.JOINERS[joiner]), pair], (0, 1, 2)
+            )
         whole = pair
     return whole
 
@@ -102,11 +104,11 @@ def gold(source: Sequence[str]) -> Pair | None:
 def _split(source: Sequence[str], marks: Collection[str]) -> list[tuple[str, list[str]]]:
     """The stretches between ``marks``, each with the mark before it."""
     parts: list[tuple[str, list[str]]] = [("", [])]
-    for one in source:
-        if one in marks:
-            parts.append((one, []))
+    for word in source:
+        if word in marks:
+            parts.append((word, []))
         else:
-            parts[-1][1].append(one)
+            parts[-1][1].append(word)
     return parts
 
 
@@ -115,27 +117,29 @@ def _clause(words: Sequence[str]) -> Pair | None:
     if "wa" not in words:
         return None
     cut = words.index("wa")
-    subject = word("watashi", "I") if words[:cut] == ["watashi"] else _phrase(words[:cut], living)
+    subject = translation.word("watashi", "I") if words[:cut] == ["watashi"] else _phrase(words[:cut], living)
     match subject, *words[cut + 1 :]:
         case Pair(), noun, "desu" if noun in living:
-            return translation.being(subject, word(noun, living[noun]))
+            return translation.being(subject, translation.word(noun, living[noun]))
         case Pair(), place, "de", *thing, "o", verb if place in places and verb in translation.VERBS:
-            place = translation.noun_phrase(word(place, places[place]))
+            place = translation.noun_phrase(translation.word(place, places[place]))
         case Pair(), *thing, "o", verb if verb in translation.VERBS:
             place = None
         case _:
             return None
     thing = _phrase(thing, living | translation.THINGS)
-    return thing and translation.doing(subject, thing, word(verb, translation.VERBS[verb]), place)
+    return thing and translation.doing(subject, thing, translation.word(verb, translation.VERBS[verb]), place)
 
 
 def _phrase(words: Sequence[str], nouns: dict[str, str]) -> Pair | None:
     match words:
         case [noun] if noun in nouns:
-            return translation.noun_phrase(word(noun, nouns[noun]))
+            return translation.noun_phrase(translation.word(noun, nouns[noun]))
         case [adjective, noun] if adjective in translation.ADJECTIVES and noun in nouns:
             english = translation.ADJECTIVES[adjective]
-            return translation.noun_phrase(word(noun, nouns[noun]), word(adjective, english))
+            return translation.noun_phrase(
+                translation.word(noun, nouns[noun]), translation.word(adjective, english)
+            )
     return None
 
 
@@ -158,7 +162,7 @@ class Written:
     @property
     def sentence(self) -> tuple[str, ...]:
         """The words without <eos>."""
-        return tuple(one for one in self.words if one != "<eos>")
+        return tuple(word for word in self.words if word != "<eos>")
 
 
 @torch.no_grad()
@@ -221,7 +225,7 @@ def figure(source: Sequence[str], written: Written, right: Pair | None) -> Figur
 
 def alt(source: Sequence[str], written: Written) -> str:
     """Return in words what the heatmap shows: for every written word, where it looks most."""
-    looks = ", ".join(f"{one} at {where}" for one, _, where, _ in rows(source, written))
+    looks = ", ".join(f"{word} at {where}" for word, _, where, _ in rows(source, written))
     return f"Attention weights for {' '.join(source)}. Where each written word looks most: {looks}."
 
 
@@ -231,9 +235,9 @@ HEADER = ("written", "probability", "looks most at", "weight")
 def rows(source: Sequence[str], written: Written) -> list[tuple[str, str, str, str]]:
     """Return the heatmap as a table under ``HEADER``; positions count from 1."""
     found = []
-    for t, (one, probability) in enumerate(zip(written.words, written.probabilities, strict=True)):
+    for t, (word, probability) in enumerate(zip(written.words, written.probabilities, strict=True)):
         j = written.weights[t].argmax().item()
-        found.append((one, f"{probability:.2f}", f"{source[j]} ({j + 1})", f"{written.weights[t, j]:.2f}"))
+        found.append((word, f"{probability:.2f}", f"{source[j]} ({j + 1})", f"{written.weights[t, j]:.2f}"))
     return found
 
 
@@ -251,9 +255,9 @@ def html_table(source: Sequence[str], written: Written) -> str:
     """Return ``rows`` as an HTML table, for a frontend that is handed HTML."""
     head = "".join(f'<th scope="col">{name}</th>' for name in HEADER)
     body = "".join(
-        f'<tr><th scope="row">{escape(one)}</th>'
+        f'<tr><th scope="row">{escape(word)}</th>'
         + "".join(f"<td>{escape(entry)}</td>" for entry in rest)
         + "</tr>"
-        for one, *rest in rows(source, written)
+        for word, *rest in rows(source, written)
     )
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

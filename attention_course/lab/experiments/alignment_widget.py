@@ -74,7 +74,7 @@ class AlignmentLab:
             self.heatmap.value = self.table.value = ""
             return
         own = alignment.translate(self._model, source)
-        places = [(f"word {t + 1}: {one}", t) for t, one in enumerate(own.words)]
+        places = [(f"word {t + 1}: {word}", t) for t, word in enumerate(own.words)]
         self._choose(self.position, [_OWN, *places])
         self._choose(self.instead, [])
         self._show(source, own, "")
@@ -84,7 +84,7 @@ class AlignmentLab:
         source = alignment.parse(self.sentence.value)
         own, t = alignment.translate(self._model, source), self.position.value
         others = [] if t < 0 else [choice for choice in own.choices[t] if choice[0] != own.words[t]]
-        self._choose(self.instead, [(f"{one} ({_share(p)})", one) for one, p in others])
+        self._choose(self.instead, [(f"{word} ({_share(p)})", word) for word, p in others])
         self._on_instead()
 
     def _on_instead(self, _=None) -> None:
@@ -125,5 +125,5 @@ def _share(probability: float) -> str:
 
 def _status(*sentences: str) -> str:
     """What a screen reader is to say when it changes."""
-    told = "".join(f"<p>{escape(one)}</p>" for one in sentences if one)
-    return f'<div role="status">{told}</div>'
+    paragraphs = "".join(f"<p>{escape(sentence)}</p>" for sentence in sentences if sentence)
+    return f'<div role="status">{paragraphs}</div>'

@@ -104,7 +104,7 @@ class SentBytes:
         dist.batch_isend_irecv = self._send
 
     def _counted(self, operations: list[dist.P2POp]) -> Any:
-        self.bytes += sum(one.tensor.nbytes for one in operations if one.op is dist.isend)
+        self.bytes += sum(operation.tensor.nbytes for operation in operations if operation.op is dist.isend)
         return self._send(operations)
 
 

@@ -27,9 +27,9 @@ class LiveBytes(TorchDispatchMode):
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = function(*args, **(kwargs or {}))
-        for one in tree_leaves(result):
-            if isinstance(one, Tensor):
-                self._count(one.untyped_storage())
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor):
+                self._count(leaf.untyped_storage())
         return result
 
     def _count(self, storage: Any) -> None:

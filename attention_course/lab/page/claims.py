@@ -131,8 +131,8 @@ def strict() -> bool:
 
     ``ATTENTION_COURSE_CLAIMS=report`` says no, whatever else is set.
     """
-    said = os.environ.get("ATTENTION_COURSE_CLAIMS")
-    return said == "strict" or (said != "report" and os.environ.get("CI") == "true")
+    setting = os.environ.get("ATTENTION_COURSE_CLAIMS")
+    return setting == "strict" or (setting != "report" and os.environ.get("CI") == "true")
 
 
 def carried(notebook: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -326,7 +326,7 @@ class _Walk:
         """Yield the data files in a folder of the package, and in its folders without modules."""
         for path in below(folder):
             between = [parent for parent in path.parents if folder in parent.parents]
-            if path.suffix != ".py" and not any((one / "__init__.py").exists() for one in between):
+            if path.suffix != ".py" and not any((parent / "__init__.py").exists() for parent in between):
                 yield path
 
     def everything(self, package: str) -> None:
