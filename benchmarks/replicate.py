@@ -31,7 +31,7 @@ from nbclient import NotebookClient
 from tqdm import tqdm
 
 from attention_course.lab.measure.machine import cores, processor
-from attention_course.lab.page.claims import carried, margin
+from attention_course.lab.page.claims import ENOUGH, carried, keeps, margin
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "book" / "_ext"))  # the build knows what a notebook stands on
@@ -42,8 +42,6 @@ SEEDS = Path(__file__).with_name("replication")  # its sitecustomize moves the s
 KEPT = ROOT / "_build" / "replications"
 RESULTS = ROOT / "benchmarks" / "results"
 SECONDS = 3600
-#: what a margin must be so that a claim with hundreds beside it holds on nearly every machine
-ENOUGH = 4.0
 
 ARITHMETIC = {
     "as it comes": {},
@@ -335,10 +333,7 @@ def table(found: dict[str, dict]) -> Iterator[str]:
             sure = margin(claim["numbers"], *bounds) if count > 1 else float("nan")
             rows.append((sure, bounds, claim, numbers))
         for sure, (low, high), claim, numbers in sorted(rows, key=lambda row: row[0]):
-            held = sum(
-                number is not None and (low is None or low <= number) and (high is None or number <= high)
-                for number in claim["numbers"]
-            )
+            held = sum(keeps(number, low, high) for number in claim["numbers"])
             mean = statistics.fmean(numbers) if numbers else float("nan")
             spread = statistics.stdev(numbers) if len(numbers) > 1 else float("nan")
             bound = " ".join(f"{sign} {b:g}" for sign, b in (("≥", low), ("≤", high)) if b is not None)

@@ -31,7 +31,7 @@ def state() -> str:
                 result.update(f"{path.relative_to(ROOT)}\0{path.stat().st_size}\0".encode())
                 result.update(path.read_bytes())
     programs = (find_chromium(), shutil.which("nvidia-smi"), shutil.which("bwrap"))
-    switches = [os.environ.get(name) for name in ("CI", *executed.MOVES, *executed.HERE)]
+    switches = [os.environ.get(name) for name in ("CI", *executed.lab("measure/machine").MOVES)]
     triton = importlib.util.find_spec("triton") is not None
     # when each notebook was executed last: its claims are another run's then
     runs = sorted(

@@ -5,6 +5,7 @@ otherwise is named with its page, its number and its bound. That is an error
 only where claims are strict: ``ATTENTION_COURSE_CLAIMS=strict``, ``CI=true``.
 """
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -41,15 +42,15 @@ def where(page: Path) -> str:
 
 def claim_line(page: Path, claim: dict) -> str:
     """Return a claim with its number and its bound, on one line."""
-    bounds = (("at least", "at_least"), ("at most", "at_most"))
-    bound = " and ".join(
-        f"{words} {claim[key]:.3g}"
-        for words, key in bounds
-        if claim[key] is not None
-    )
     number = claim["number"]
-    here = "no finite number" if number is None else f"{number:.3g}"
-    return f"{where(page)}: {claim['words']}: {here}, not {bound}"
+    stated = executed.lab("page/claims").Claim(
+        claim["words"],
+        math.nan if number is None else number,
+        at_least=claim["at_least"],
+        at_most=claim["at_most"],
+    )
+    here = "no finite number" if number is None else stated.shown
+    return f"{where(page)}: {stated.words}: {here}, not {stated.bound}"
 
 
 def summary(statements: Sequence[Found]) -> list[str]:

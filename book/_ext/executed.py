@@ -30,16 +30,6 @@ TOOLS = {
     "nbval", "packaging", "playwright", "pytest", "pytest-xdist", "pyyaml",
     "ruff", "setuptools", "sphinx", "sphinx-book-theme", "sphinx-exercise",
 }  # fmt: skip
-#: what moves every seed, or takes other instructions
-MOVES = (
-    "ATTENTION_COURSE_SEED_OFFSET",
-    "ATEN_CPU_CAPABILITY",
-    "MKL_CBWR",
-    "MKL_ENABLE_INSTRUCTIONS",
-)
-
-#: what changes instructions as well (a switch of the tests' own is none)
-HERE = ("ONEDNN_MAX_CPU_ISA",)
 
 
 @functools.cache
@@ -128,7 +118,8 @@ def pins(root: Path) -> list[str]:
 def digest(notebook: Path, root: Path = ROOT) -> str:
     """Return a digest of what a notebook's outputs stand on beside itself."""
     version = f"{sys.implementation.name} {sys.version_info[:2]}"
-    moved = [os.environ.get(name, "") for name in MOVES]
+    moves = lab("measure/machine").MOVES
+    moved = [os.environ.get(name, "") for name in moves]
     files = stands_on(notebook, root)
     return lab("train/closure").digest(
         files, root, version, *pins(root), *moved
@@ -139,13 +130,7 @@ def machine() -> list[str]:
     """Return what of this machine an output may show and no file tells."""
     triton = importlib.util.find_spec("triton") is not None
     gpu = shutil.which("nvidia-smi")
-    switches = [os.environ.get(name, "") for name in HERE]
-    return [
-        lab("measure/machine").processor(),
-        str(triton),
-        str(gpu),
-        *switches,
-    ]
+    return [lab("measure/machine").processor(), str(triton), str(gpu)]
 
 
 def cache_of(notebook: Path, root: Path = ROOT) -> Path:

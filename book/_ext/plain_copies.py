@@ -69,6 +69,7 @@ def title(text: str) -> str:
         (r"^claims\(", "What is checked on this run"),
         (r"\btable\(", "Code of the table"),
         (r"^(import|from) ", "Imports"),
+        (r"^assert ", "What is checked on this run"),
     ):
         if re.search(found, text, re.MULTILINE):
             return name

@@ -5,6 +5,15 @@ import platform
 from functools import cache
 from pathlib import Path
 
+#: variables of the environment that give the same call other numbers: seeds moved, other instructions
+MOVES = (
+    "ATTENTION_COURSE_SEED_OFFSET",
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+)
+
 
 @cache
 def processor() -> str:

@@ -23,9 +23,6 @@ from attention_course.lab.train import closure
 KEEP, REUSE = "ATTENTION_COURSE_KEEP_RUNS", "ATTENTION_COURSE_REUSE_RUNS"
 PACKAGE = Path(__file__).parents[2]
 
-#: what makes the same call give other numbers: seeds that are moved, other instructions
-MOVES = ("ATTENTION_COURSE_SEED_OFFSET", "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS")
-
 
 def reused(call: bytes) -> bytes | None:
     """Return the answer kept for ``call``, a pickled run, or ``None`` if there is none to be had."""
@@ -66,7 +63,7 @@ def _modules(call: bytes) -> frozenset[str]:
 @functools.cache
 def _surroundings(modules: frozenset[str], package: Path = PACKAGE) -> str:
     """What else an answer depends on: the source behind ``modules``, machine, Python, torch, numpy."""
-    moved = [os.environ.get(name) for name in MOVES]
+    moved = [os.environ.get(name) for name in machine.MOVES]
     versions = (sys.version, torch.__version__, numpy.__version__, machine.processor())
     files = closure.files_behind_names(modules, package)
     return closure.digest(files, package, *versions, *map(repr, moved))
