@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import re
+import sys
 import tokenize
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
@@ -140,10 +141,11 @@ def checks(exercise: str, source: str) -> bool:
 
 
 def _digest(content: bytes, files: dict[str, bytes]) -> str:
-    """Of all that can change a verdict: the notebook, the course's own code, the libraries."""
+    """Of all that can change a verdict: the notebook, the course's own code, Python and the libraries."""
     parts = [content, *_CODE]
     parts += [f"{name}\0".encode() + content for name, content in sorted(files.items())]
-    parts += [f"{name} {metadata.version(name)}".encode() for name in ("torch", "numpy")]
+    parts += [f"{name} {metadata.version(name)}".encode() for name in ("torch", "numpy", "ipython")]
+    parts.append(sys.version.encode())
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
