@@ -13,6 +13,7 @@ from attention_course.kernels.once import once
 
 WIDTHS = (16, 32, 64, 128)
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+OLDEST = (3, 6)  # of Triton; what CUDA builds of older torches bring along does not compile the kernels
 _LOG2_E = math.log2(math.e)
 _UNLIMITED = 2**30  # positions; longer than any sequence
 
@@ -43,6 +44,10 @@ def supports(query: Tensor, key: Tensor, value: Tensor) -> str | None:
         return f"the kernels do not broadcast leading dimensions, got {shapes}"
     if 0 in query.shape or 0 in key.shape:
         return "there must be at least one query and one key"
+    import triton
+
+    if tuple(map(int, triton.__version__.split(".")[:2])) < OLDEST:
+        return f"Triton {'.'.join(map(str, OLDEST))} or newer is needed, {triton.__version__} is installed"
     return None
 
 
