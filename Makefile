@@ -3,6 +3,7 @@
 PYTHON ?= python3
 PORT ?= 8000
 PAGE ?= 05_masks
+VERSIONS ?= lowest newest
 # A cell that takes longer has hung. Chapters are far quicker, but a machine may be busy.
 CELL_SECONDS ?= 600
 VENV := .venv
@@ -19,7 +20,7 @@ RUNS := $(CURDIR)/_build/runs
 NBVAL := --nbval-lax --nbval-current-env --nbval-cell-timeout=$(CELL_SECONDS)
 
 .DEFAULT_GOAL := help
-.PHONY: help environment book test notebook gpu replicate serve lab tidy repository clean distclean
+.PHONY: help environment book test notebook colab gpu replicate serve lab tidy repository clean distclean
 
 help: ## list what there is to make
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' Makefile
@@ -73,6 +74,9 @@ replicate: environment ## run notebooks under other seeds and arithmetic (ONLY="
 
 notebook: environment ## execute one page with nbval, whatever the build has left: make notebook PAGE=05_masks
 	$(PYTEST) $(NBVAL) book/$(PAGE).ipynb
+
+colab: environment ## run every notebook in an imitation of Colab (VERSIONS=newest ONLY="03 grading")
+	@$(BIN)/python tests/colab.py $(VERSIONS) --cell-seconds $(CELL_SECONDS) $(if $(ONLY),--only $(ONLY))
 
 serve: book ## build the book and serve it on this machine (PORT=8000)
 	@echo "Serving the book at http://localhost:$(PORT)/ (stop with Ctrl-C)"

@@ -1,7 +1,11 @@
 """The Triton kernels: on a GPU where there is one, else in Triton's interpreter, on small inputs."""
 
 import os
+import sys
+import tomllib
 from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -194,6 +198,15 @@ class TestRefusals:
     def test_the_cpu_without_the_interpreter(self, monkeypatch):
         monkeypatch.delenv("TRITON_INTERPRET", raising=False)
         assert "CUDA" in supports(*(x.cpu() for x in good()))
+
+    def test_a_triton_below_the_floor(self, monkeypatch):
+        """torch 2.5 for CUDA brings Triton 3.1, which does not compile the kernels."""
+        monkeypatch.setattr(host, "find_spec", lambda name: True)
+        monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.1.0"))
+        assert supports(*good()) == "Triton 3.6 or newer is needed, 3.1.0 is installed"
+        pyproject = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())
+        (line,) = pyproject["project"]["optional-dependencies"]["triton"]
+        assert f"triton>={'.'.join(map(str, host.OLDEST))};" in line
 
     def test_without_triton_only_its_use_fails(self, monkeypatch):
         monkeypatch.setattr(host, "find_spec", lambda name: None)
