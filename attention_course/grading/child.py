@@ -176,12 +176,12 @@ def _python(source: str) -> str:
 
 
 def _told(error: BaseException) -> list[str]:
-    said = describe(error)
-    line = said.line
+    raised = describe(error)
+    line = raised.line
     if isinstance(error, SyntaxError) and error.lineno:
         line = f"line {error.lineno}: {str(error.text or '').strip()}"[:300]
         return ["SyntaxError", str(error.msg)[:300], line]
-    return [said.type, said.text, line]
+    return [raised.type, raised.text, line]
 
 
 @contextmanager
@@ -228,5 +228,5 @@ def _call(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
         "called": sorted(outcome.called),
     }
     if outcome.gradients is not None:
-        answer["gradients"] = [wire.encode(one, results) for one in outcome.gradients]
+        answer["gradients"] = [wire.encode(gradient, results) for gradient in outcome.gradients]
     return answer, results

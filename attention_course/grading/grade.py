@@ -77,7 +77,7 @@ def record(graded: Graded, assignment: Assignment) -> dict:
     return {
         "assignment": assignment.name,
         "status": graded.status,
-        "points": sum(one["points"] for one in exercises),
+        "points": sum(exercise["points"] for exercise in exercises),
         "max_points": assignment.points,
         "exercises": exercises,
         "flags": list(graded.flags),
@@ -139,10 +139,10 @@ class _Run:
             # an experiment that calls what is not written yet is told by the verdict already
             if index in self.left_out or raised.type == "NotImplementedError":
                 continue
-            said = (
+            why = (
                 raised.text if raised.type == "TookTooLong" else f"stopped with {raised.type}: {raised.text}"
             )
-            yield f"cell {index + 1}: {said}"[:200]
+            yield f"cell {index + 1}: {why}"[:200]
 
     def _worse(self, status: str) -> None:
         self.status = max(self.status, status, key=_ORDER.index)
@@ -240,10 +240,10 @@ class _Run:
                 return f"{name} is not there: its cell, number {number}, {self.left_out[index].why}."
             if index in self.raised:
                 raised = self.raised[index]
-                said = f"{raised.type}: {raised.text}" if raised.text else raised.type
+                words = f"{raised.type}: {raised.text}" if raised.text else raised.type
                 at = f" ({raised.line})" if raised.line else ""
                 what = "has a" if raised.type == "SyntaxError" else "stopped with"
-                return f"{name} is not there: its cell, number {number}, {what} {said}{at}."
+                return f"{name} is not there: its cell, number {number}, {what} {words}{at}."
             if cell.kind != "code":
                 return (
                     f"{name} is not there: its cell, number {number}, is a {cell.kind} cell; it must be code."

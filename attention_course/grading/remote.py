@@ -99,9 +99,9 @@ def launcher(
                 word = ours.recv(1)
             if word != b"r":
                 process.kill()
-                said = process.stderr.read().decode(errors="replace").strip().splitlines()
+                words = process.stderr.read().decode(errors="replace").strip().splitlines()
                 raise SandboxError(
-                    f"the process for notebooks does not start: {said[-1] if said else 'no reason'}"
+                    f"the process for notebooks does not start: {words[-1] if words else 'no reason'}"
                 )
             ours.settimeout(_OURS)
             room = no_room if unsafe else sandbox.room
@@ -150,8 +150,8 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
     """
     with launcher.room(launcher.course, launcher.limits, launcher.hidden) as room, ExitStack() as stack:
         ours, theirs = map(stack.enter_context, socket.socketpair())
-        told, tells = os.pipe()
-        stack.callback(os.close, told)
+        status, tells = os.pipe()
+        stack.callback(os.close, status)
         course = sandbox.COURSE if room.holder else str(launcher.course)
         limits = asdict(launcher.limits)
         request = {"safe": bool(room.holder), "user": room.user, "course": course, "limits": limits}
@@ -165,7 +165,7 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
             os.close(holder)
             os.close(tells)
             theirs.close()
-        started = _status(told, _OURS) or ""
+        started = _status(status, _OURS) or ""
         word, _, process = started.partition("\n")[0].partition(" ")
         if word != "started":
             raise SandboxError(started or "no notebook could be started")
@@ -174,11 +174,11 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
         try:
             wire.receive(ours, _OURS)
         except wire.WireError:
-            said = _status(told, 1.0)
+            code = _status(status, 1.0)
             raise SandboxError(
-                f"a notebook's process does not start (exit code {said or 'unknown'})"
+                f"a notebook's process does not start (exit code {code or 'unknown'})"
             ) from None
-        yield Session(ours, launcher.limits, room.holder, deadline, told)
+        yield Session(ours, launcher.limits, room.holder, deadline, status)
 
 
 def _end_group(process: int) -> None:
@@ -204,7 +204,7 @@ class Session:
     limits: Limits
     holder: int
     deadline: float
-    told: int
+    status: int
 
     def cell(self, number: int, source: str) -> Raised | None:
         """Run a cell; what it raised, if anything.
@@ -300,13 +300,13 @@ class Session:
             SandboxError: nobody can tell, for the process that would is gone; it stands outside, where no
                 notebook can reach it.
         """
-        told = _status(self.told, 2.0)
-        if told is None:
+        words = _status(self.status, 2.0)
+        if words is None:
             return Ended("refused", "closed the grader's own channel")
-        said = told.partition("\n")[0]
-        if not said:
+        ended = words.partition("\n")[0]
+        if not ended:
             raise SandboxError("the process that waits for a notebook's end is gone")
-        code = int(said) if said.lstrip("-").isdigit() else None
+        code = int(ended) if ended.lstrip("-").isdigit() else None
         if code == -24:  # SIGXCPU
             return Ended("timeout", f"used more than {self.limits.total:g} s of processor time")
         if code is not None and code < 0:
@@ -335,7 +335,7 @@ def _raised(answer: dict, slow: str) -> Raised | None:
         return None
     if not isinstance(raised, list) or len(raised) != 3:
         raise Ended("refused", "answered the grader with something that is no result")
-    return Raised(*(printable(one) if isinstance(one, str) else "" for one in raised))
+    return Raised(*(printable(text) if isinstance(text, str) else "" for text in raised))
 
 
 def _outcome(
@@ -350,12 +350,12 @@ def _outcome(
     raised = _raised(answer, "")
     if raised:
         return Outcome(raised=raised)
-    told, names = list(answer["changed"]), list(answer["called"])[:20]
-    changed = tuple(index for index in range(len(inputs)) if index in told)
+    positions, names = list(answer["changed"]), list(answer["called"])[:20]
+    changed = tuple(index for index in range(len(inputs)) if index in positions)
     called = frozenset(printable(name, 60) for name in names)
     gradients = None
     if gradient:
-        gradients = tuple(wire.decode(one, tensors) for one in answer["gradients"])
+        gradients = tuple(wire.decode(gradient, tensors) for gradient in answer["gradients"])
         if not all(map(_is_gradient, gradients, inputs)) or len(gradients) != len(inputs):
             raise ValueError("gradients")
     return Outcome(wire.decode(answer["result"], tensors), None, changed, called, gradients)

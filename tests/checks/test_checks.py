@@ -259,9 +259,9 @@ def test_every_mistake_fails_and_is_named(exercise):
         own, fresh = (judge_function(exercise, mistake.function, seed) for seed in (0, 1))
         assert not own.passed and not fresh.passed
         assert own.mistake is mistake and fresh.mistake is mistake
-        said = " ".join(report.plain(own, "").split())
-        assert said.count("Usual mistake") == 1
-        assert f"Usual mistake: {mistake.name}. {mistake.message}" in said
+        card = " ".join(report.plain(own, "").split())
+        assert card.count("Usual mistake") == 1
+        assert f"Usual mistake: {mistake.name}. {mistake.message}" in card
 
 
 def test_a_check_prints_the_report_and_raises(capsys):
@@ -427,8 +427,8 @@ def test_garbage_gets_its_own_words(name):
 
 
 def test_garbage_is_told_apart():
-    said = {judge_function(SCORES, function).findings[0].text for function, _, _ in GARBAGE.values()}
-    assert len(said) == len(GARBAGE) - 1  # a new tensor is cut off just as a detached one is
+    sentences = {judge_function(SCORES, function).findings[0].text for function, _, _ in GARBAGE.values()}
+    assert len(sentences) == len(GARBAGE) - 1  # a new tensor is cut off just as a detached one is
 
 
 @pytest.mark.parametrize(

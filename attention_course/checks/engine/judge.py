@@ -79,7 +79,7 @@ def local(function: Callable[..., Any], exercise: Exercise) -> Run:
 def judge(exercise: Exercise, run: Run, seed: int = 0) -> Verdict:
     """Try every case of ``exercise``, drawn from ``seed``."""
     inputs, expected = _demanded(exercise, seed)
-    outcomes = [run(one, None) for one in inputs]
+    outcomes = [run(drawn, None) for drawn in inputs]
     findings = [
         _examine(exercise, *tried) for tried in zip(exercise.cases, inputs, outcomes, expected, strict=True)
     ]
@@ -101,7 +101,7 @@ def judge(exercise: Exercise, run: Run, seed: int = 0) -> Verdict:
 def _demanded(exercise: Exercise, seed: int) -> tuple[tuple[Inputs, ...], tuple[tuple[Tensor, ...], ...]]:
     """The inputs of every case, and what the reference makes of them."""
     inputs = tuple(case.inputs(seed) for case in exercise.cases)
-    return inputs, tuple(_tensors(observe(exercise.reference, one).result) for one in inputs)
+    return inputs, tuple(_tensors(observe(exercise.reference, drawn).result) for drawn in inputs)
 
 
 @lru_cache(maxsize=1024)
@@ -114,8 +114,8 @@ def _right_gradients(exercise: Exercise, seed: int, index: int) -> Outcome:
 def _mistaken(exercise: Exercise, seed: int, mistake: Mistake, index: int) -> tuple[Outcome, bool]:
     """What a usual mistake makes of a case, and whether that is wrong."""
     inputs, expected = _demanded(exercise, seed)
-    made = observe(mistake.function, inputs[index])
-    return made, bool(_examine(exercise, exercise.cases[index], inputs[index], made, expected[index]))
+    outcome = observe(mistake.function, inputs[index])
+    return outcome, bool(_examine(exercise, exercise.cases[index], inputs[index], outcome, expected[index]))
 
 
 def judge_function(exercise: Exercise, function: Any, seed: int = 0) -> Verdict:
@@ -147,13 +147,13 @@ def _examine(
     wrong = _type(exercise, outcome.result)
     if wrong:
         return [find("type", wrong)]
-    got = _tensors(outcome.result)
+    results = _tensors(outcome.result)
     found = []
-    for name, one, want in zip(exercise.returns, got, expected, strict=True):
-        if one.shape != want.shape:
-            found.append(find("shape", _shape(name, one, want)))
-        elif one.dtype != want.dtype:
-            text = f"{name} has dtype {_dtype(one)}; expected {_dtype(want)}, as the inputs have."
+    for name, got, want in zip(exercise.returns, results, expected, strict=True):
+        if got.shape != want.shape:
+            found.append(find("shape", _shape(name, got, want)))
+        elif got.dtype != want.dtype:
+            text = f"{name} has dtype {_dtype(got)}; expected {_dtype(want)}, as the inputs have."
             found.append(find("dtype", text))
     for position in outcome.changed:
         name = exercise.parameters[position]
@@ -165,10 +165,10 @@ def _examine(
         found.append(find("inputs", text))
     if any(finding.stage in ("shape", "dtype") for finding in found):
         return found
-    for name, one, want in zip(exercise.returns, got, expected, strict=True):
-        found += _values(find, name, one, want)
+    for name, got, want in zip(exercise.returns, results, expected, strict=True):
+        found += _values(find, name, got, want)
         if name in exercise.distributions:
-            found += _rows(find, name, one)
+            found += _rows(find, name, got)
     if outcome.called:
         names = " and ".join(sorted(outcome.called))
         text = f"The task is to write this yourself, but your function calls torch's own {names}."
@@ -206,8 +206,8 @@ def _type(exercise: Exercise, result: Any) -> str:
     names = exercise.returns
     if len(names) == 1:
         if isinstance(result, (tuple, list)) and type(result) is not torch.Size:
-            came = f"{_kind(result)} of {len(result)}"
-            return f"It returned {came}; expected one tensor: {names[0]}."
+            kind = f"{_kind(result)} of {len(result)}"
+            return f"It returned {kind}; expected one tensor: {names[0]}."
         return _one_type("It returned", result)
     both = f"({', '.join(names)})"
     if type(result) is Tensor:
@@ -217,7 +217,7 @@ def _type(exercise: Exercise, result: Any) -> str:
         return f"{start} Expected a tuple: return {both}." if start else ""
     if len(result) != len(names):
         return f"It returned a tuple of {len(result)}; expected {len(names)}: return {both}."
-    wrong = (_one_type(f"{name} is", one) for name, one in zip(names, result, strict=True))
+    wrong = (_one_type(f"{name} is", value) for name, value in zip(names, result, strict=True))
     return next(filter(None, wrong), "")
 
 
@@ -226,15 +226,15 @@ def _one_type(start: str, value: Any) -> str:
     if value is None:
         return f"{start} None. Is there a return statement, and does every path reach it?"
     if type(value).__module__.partition(".")[0] == "numpy":
-        came = "a NumPy array" if type(value).__name__ == "ndarray" else "a NumPy number"
-        return f"{start} {came}; expected a torch.Tensor. Stay in torch, so that gradients can flow."
+        kind = "a NumPy array" if type(value).__name__ == "ndarray" else "a NumPy number"
+        return f"{start} {kind}; expected a torch.Tensor. Stay in torch, so that gradients can flow."
     if not issubclass(type(value), Tensor):
         return f"{start} {_kind(value)}; expected a torch.Tensor."
     if type(value) is not Tensor:
         return f"{start} {_kind(value)}, a kind of its own; expected a plain torch.Tensor."
     if value.is_nested or value.layout != torch.strided:
-        came = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
-        return f"{start} a {came} tensor; expected an ordinary dense one."
+        kind = "nested" if value.is_nested else str(value.layout).removeprefix("torch.")
+        return f"{start} a {kind} tensor; expected an ordinary dense one."
     if value.device.type != "cpu":
         return f"{start} a tensor on device {value.device}; expected cpu, where the inputs are."
     return ""
@@ -308,8 +308,8 @@ def _rows(find: Callable[..., Finding], name: str, got: Tensor) -> list[Finding]
     if not sums.isfinite().all() or (sums - 1).abs().max() < 1e-3:
         return []
     low, high = float(sums.min()), float(sums.max())
-    came = f"{low:.3g}" if high - low < 1e-3 else f"between {low:.3g} and {high:.3g}"
-    return [find("rows", f"The rows of {name} do not sum to 1: they sum to {came}.")]
+    reached = f"{low:.3g}" if high - low < 1e-3 else f"between {low:.3g} and {high:.3g}"
+    return [find("rows", f"The rows of {name} do not sum to 1: they sum to {reached}.")]
 
 
 # Gradients ------------------------------------------------------------------------------------
@@ -344,7 +344,8 @@ def _cotangents(expected: tuple[Tensor, ...], seed: int) -> tuple[Tensor, ...]:
     digest = hashlib.sha256(f"{seed}:cotangents".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
     return tuple(
-        torch.randn(one.shape, generator=generator, dtype=one.dtype, device="cpu") for one in expected
+        torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu")
+        for tensor in expected
     )
 
 

@@ -67,9 +67,9 @@ def observe(
     gradient mode and warning filters are the same afterwards.
     """
     with undisturbed():
-        arguments = tuple(one.detach().clone() for one in inputs)
+        arguments = tuple(tensor.detach().clone() for tensor in inputs)
         if cotangents is not None:
-            arguments = tuple(one.requires_grad_(one.is_floating_point()) for one in arguments)
+            arguments = tuple(tensor.requires_grad_(tensor.is_floating_point()) for tensor in arguments)
         watch = Watch(watched) if watched else nullcontext()
         try:
             with watch:
@@ -109,11 +109,11 @@ def _copy(result: Any) -> Any:
 def _gradients(result: Any, arguments: Inputs, cotangents: Inputs) -> tuple[Tensor | None, ...]:
     outputs = result if isinstance(result, tuple) else (result,)
     loss = sum((out * cot).sum() for out, cot in zip(outputs, cotangents, strict=True))
-    wanted = [one for one in arguments if one.requires_grad]
+    wanted = [argument for argument in arguments if argument.requires_grad]
     if not loss.requires_grad:
         return tuple(None for _ in arguments)
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    return tuple(next(found) if one.requires_grad else None for one in arguments)
+    return tuple(next(found) if argument.requires_grad else None for argument in arguments)
 
 
 _LIBRARIES = tuple(

@@ -33,7 +33,7 @@ def check(name: str, function: Any) -> None:
     verdict = judge_function(registry.find_exercise(name), function)
     _LATEST[name] = record.now(name, verdict.passed)
     trouble = record.write([_LATEST[name]])
-    passed = [one for one, entry in _LATEST.items() if entry.passed]
+    passed = [exercise for exercise, entry in _LATEST.items() if entry.passed]
     so_far = report.so_far(registry.find_chapter(verdict.exercise.chapter), passed)
     so_far = f"{so_far} {trouble}" if trouble else so_far
     _show(
@@ -63,7 +63,7 @@ def inputs(name: str, case: str) -> tuple[Tensor, ...]:
     Raises:
         ValueError: there is no such exercise, or no such case.
     """
-    cases = {one.name: one for one in registry.find_exercise(name).cases}
+    cases = {known.name: known for known in registry.find_exercise(name).cases}
     if case not in cases:
         raise ValueError(f"no case of {name} is called {case!r}; there are: {', '.join(cases)}")
     return cases[case].inputs()
