@@ -16,8 +16,8 @@ from time import monotonic
 
 from torch import Tensor
 
-from attention_course.checks.engine.exercise import Inputs
-from attention_course.checks.engine.observe import Outcome, Raised, is_plain, printable
+from attention_course.checks.engine.asks import Inputs, Step
+from attention_course.checks.engine.observe import SLACK, Outcome, Raised, is_plain, printable
 from attention_course.grading import sandbox, wire
 from attention_course.grading.sandbox import Limits, SandboxError
 
@@ -216,7 +216,7 @@ class Session:
         answer, _ = self._ask(request, [], self.limits.cell)
         return _raised(answer, f"ran longer than {self.limits.cell:g} s and was stopped")
 
-    def public_inputs(self, cases: Mapping[str, Mapping[str, Inputs]]) -> None:
+    def public_inputs(self, cases: Mapping[str, Mapping[str, Step]]) -> None:
         """Give a fresh process what ``inputs(exercise, case)`` shows on a learner's own machine.
 
         Raises:
@@ -224,12 +224,13 @@ class Session:
             Ended: the notebook's time is over.
         """
         tensors: list[Tensor] = []
-        placed: dict[str, dict[str, list[int]]] = {}
+        placed: dict[str, dict[str, tuple[Mapping, list[int]]]] = {}
         for exercise, of_cases in cases.items():
             placed[exercise] = {}
-            for case, inputs in of_cases.items():
-                placed[exercise][case] = list(range(len(tensors), len(tensors) + len(inputs)))
-                tensors += inputs
+            for case, shown in of_cases.items():
+                places = list(range(len(tensors), len(tensors) + len(shown.inputs)))
+                placed[exercise][case] = shown.use, places
+                tensors += shown.inputs
         try:
             self._ask({"do": "inputs", "cases": placed}, tensors, _OURS)
         except Ended as ended:
@@ -240,27 +241,33 @@ class Session:
     def call(
         self,
         name: str,
-        inputs: Inputs,
+        step: Step,
         cotangents: Inputs | None = None,
         watched: Sequence[str] = (),
         exercise: str = "",
         written: int = 0,
     ) -> Outcome | NotAFunction:
-        """Call a function of the notebook; what it did, as values.
+        """Use an answer of the notebook as ``step`` says; what it did, as values.
 
-        It is what the notebook's own check of ``exercise`` was last handed, in the cell with the number
-        ``written`` or a later one; else what bears the ``name``.
+        The answer is what the notebook's own check of ``exercise`` was last handed, in the cell with the
+        number ``written`` or a later one; else what bears the ``name``.
 
         Raises:
             Ended: the process is gone, or had to be.
         """
+        inputs, seconds = step.inputs, self.limits.call
+        slow = f"ran longer than {seconds:g} s and was stopped"
+        if step.seconds is not None:
+            seconds = SLACK * step.seconds
+            slow = f"took more than {step.seconds:g} s ({seconds:g} s on the clock) and was stopped"
         request = {
-            "do": "call", "name": name, "inputs": len(inputs), "gradient": cotangents is not None,
+            "do": "call", "name": name, "use": dict(step.use), "inputs": len(inputs),
+            "gradient": cotangents is not None, "processor": step.seconds,
             "watched": list(watched), "exercise": exercise, "written": written,
         }  # fmt: skip
-        answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], self.limits.call)
+        answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], seconds)
         try:
-            return _outcome(answer, tensors, inputs, cotangents is not None, self.limits.call)
+            return _outcome(answer, tensors, inputs, cotangents is not None, slow)
         except Ended:
             raise
         except Exception:  # whatever a stranger thought of
@@ -339,14 +346,14 @@ def _raised(answer: dict, slow: str) -> Raised | None:
 
 
 def _outcome(
-    answer: dict, tensors: list[Tensor], inputs: Inputs, gradient: bool, seconds: float
+    answer: dict, tensors: list[Tensor], inputs: Inputs, gradient: bool, slow: str
 ) -> Outcome | NotAFunction:
     if answer.get("missing"):
         return NotAFunction(missing=True)
     if "not_callable" in answer:
         return NotAFunction(False, "None" if answer.get("none") else printable(answer["not_callable"], 60))
     if answer.get("slow"):
-        raise Ended("timeout", f"ran longer than {seconds:g} s and was stopped")
+        raise Ended("timeout", slow)
     raised = _raised(answer, "")
     if raised:
         return Outcome(raised=raised)

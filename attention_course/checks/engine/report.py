@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 
 from attention_course.checks.engine.exercise import Chapter, Exercise
-from attention_course.checks.engine.judge import Finding, Table, Verdict
 from attention_course.checks.engine.record import Standing, following
+from attention_course.checks.engine.verdict import Finding, Table, Verdict
 
 MIMETYPE = "application/vnd.attention-course.check+json"
 SELF_CHECK = "This is a self-check on your own machine, not a grade."
@@ -34,7 +34,8 @@ def others(verdict: Verdict) -> tuple[str, ...]:
 def summary(verdict: Verdict) -> str:
     """The verdict on one line, for tables."""
     if verdict.passed:
-        return f"All {len(verdict.exercise.cases)} cases pass."
+        number = len(verdict.exercise.cases)
+        return f"All {number} cases pass." if number > 1 else "Its case passes."
     first = verdict.findings[0].text.replace("\n  ", " ")
     if verdict.mistake:
         return f"{first} Usual mistake: {verdict.mistake.name}. {verdict.mistake.message}"
@@ -64,15 +65,8 @@ def payload(verdict: Verdict) -> dict:
 
 def _setting(exercise: Exercise, finding: Finding) -> str:
     """Where it went wrong: the case, and what went in."""
-    shapes = next(
-        ", ".join(
-            f"{name} {list(tensor.shape)}"
-            for name, tensor in zip(exercise.parameters, case.inputs(), strict=True)
-        )
-        for case in exercise.cases
-        if case.name == finding.case
-    )
-    return f'In the case "{finding.case}" ({shapes}):'
+    case = next(case for case in exercise.cases if case.name == finding.case)
+    return f'In the case "{case.name}" ({exercise.setting(case)}):'
 
 
 def _plain_table(table: Table) -> list[str]:
