@@ -11,7 +11,7 @@ from strangers import LIMITS, ROOT, SEED, code, grade_id, notebook, source, whol
 
 from attention_course.checks.engine.asks import Step
 from attention_course.checks.engine.registry import find_exercise
-from attention_course.grading import grade, remote
+from attention_course.grading import child, grade, remote
 from attention_course.grading.assignment import defines, load
 
 if not shutil.which("bwrap"):
@@ -257,6 +257,15 @@ def test_whatever_trains_has_a_verdict_with_a_sentence(judged, answer, status, w
     found = judged("train", answer, **({"seconds": SHORT} if late else {}))
     assert (found.status, found.run) == (status, "graded" if status in ("failed", "passed") else status)
     assert words in found.message
+
+
+def test_a_call_is_stopped_after_its_processor_seconds_however_long_the_clock_would_let_it():
+    with pytest.raises(child.TookTooLong), child._at_most(60.0, 0.2):
+        start = time.monotonic()
+        while time.monotonic() - start < 30:
+            pass
+    with child._at_most(60.0, 0.2):  # sleep is none of the processor's
+        time.sleep(0.4)
 
 
 def test_the_right_answers_are_never_sent():
