@@ -10,8 +10,8 @@ import torch
 from strangers import LIMITS, ROOT, SEED, code, grade_id, notebook, source, whole
 
 from attention_course.checks.engine.asks import Step
-from attention_course.checks.engine.registry import find_exercise
-from attention_course.grading import child, grade, remote
+from attention_course.checks.engine.registry import chapters, find_exercise
+from attention_course.grading import child, grade, remote, wire
 from attention_course.grading.assignment import defines, load
 
 if not shutil.which("bwrap"):
@@ -185,6 +185,12 @@ def test_forty_tensors_and_their_gradients_travel(launcher):
         outcome = notebook_.call("Deep", step, (torch.ones(3, 2),))
     assert outcome.raised is None and len(outcome.gradients) == 41
     assert all(gradient is not None for gradient in outcome.gradients)
+
+
+def test_every_exercise_fits_into_an_answer():
+    """Its results, and a gradient for each of its tensors."""
+    for exercise in (one for chapter in chapters() for one in chapter.exercises):
+        assert len(exercise.parameters) + len(exercise.returns) <= wire.FROM_NOTEBOOK.tensors
 
 
 # Training runs --------------------------------------------------------------------------------
