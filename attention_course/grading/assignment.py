@@ -41,7 +41,7 @@ class Task:
     """One exercise, and the cells of the released notebook that belong to it."""
 
     exercise: Exercise
-    #: the function's name in the notebook
+    #: the name of the function, or of the class, in the notebook
     function: str
     #: grade_id of the cells to fill in, and of the cell that checks
     solutions: frozenset[str]
@@ -126,9 +126,7 @@ def _task(exercise: Exercise, cells: Sequence[dict], handed_out: Path) -> Task:
             solutions.add(marks["grade_id"])
         if marks.get("grade") and not marks.get("solution"):
             if checks(exercise.name, _source(cell)):
-                return Task(
-                    exercise, exercise.name.partition(".")[2], frozenset(solutions), marks["grade_id"]
-                )
+                return Task(exercise, exercise.answer, frozenset(solutions), marks["grade_id"])
             solutions = set()
     raise AssignmentError(f"{handed_out} has no cell that checks {exercise.name}")
 
@@ -218,7 +216,9 @@ def defines(function: str, source: str) -> bool:
     name = re.escape(function)
     return bool(
         re.search(
-            rf"^[ \t]*(?:def[ \t]+{name}[ \t]*\(|{name}[ \t]*(?::[^=\n]+)?=(?!=))", source, re.MULTILINE
+            rf"^[ \t]*(?:def[ \t]+{name}[ \t]*\(|class[ \t]+{name}\b|{name}[ \t]*(?::[^=\n]+)?=(?!=))",
+            source,
+            re.MULTILINE,
         )
     )
 

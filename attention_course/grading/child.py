@@ -24,6 +24,7 @@ import IPython.core.getipython
 from IPython.core.inputtransformer2 import TransformerManager
 
 from attention_course.checks.engine.observe import Outcome, describe, observe
+from attention_course.checks.engine.use import applied, presented
 from attention_course.grading import wire
 
 #: long enough for any answer, short enough not to outlive a grader that has gone away
@@ -64,7 +65,7 @@ def _answer(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
         case "cell":
             return _run(namespace, request["number"], request["source"], request["seconds"]), []
         case "inputs":
-            _public_inputs(namespace, request["cases"], tensors)
+            _public_inputs(request["cases"], tensors)
             return {}, []
         case "call":
             return _call(namespace, request, tensors)
@@ -110,11 +111,12 @@ def _answer_to(request: dict, namespace: dict) -> tuple[bool, Any]:
     return (True, handed) if cell >= 0 else (name in namespace, namespace.get(name))
 
 
-def _public_inputs(namespace: dict, cases: dict[str, dict[str, list[int]]], tensors: list) -> None:
+def _public_inputs(cases: dict[str, dict[str, tuple[dict, list[int]]]], tensors: list) -> None:
     """What ``inputs(exercise, case)`` gives on a learner's own machine, for cells that look at it."""
 
     def inputs(name: str, case: str):
-        return tuple(tensors[index].clone() for index in cases[name][case])
+        use, places = cases[name][case]
+        return presented(use, [tensors[place].clone() for place in places])
 
     sys.modules["attention_course.checks"].inputs = inputs
 
@@ -176,29 +178,40 @@ def _python(source: str) -> str:
 
 
 def _told(error: BaseException) -> list[str]:
-    said = describe(error)
-    line = said.line
+    raised = describe(error)
+    line = raised.line
     if isinstance(error, SyntaxError) and error.lineno:
         line = f"line {error.lineno}: {str(error.text or '').strip()}"[:300]
         return ["SyntaxError", str(error.msg)[:300], line]
-    return [said.type, said.text, line]
+    return [raised.type, raised.text, line]
 
 
 @contextmanager
-def _at_most(seconds: float) -> Iterator[None]:
+def _at_most(seconds: float, processor: float | None = None) -> Iterator[None]:
+    """Stop what is inside after so many seconds on the clock, or of the processor."""
+
     def ring(number, frame):
         raise TookTooLong
 
-    previous = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
+    timers = {signal.ITIMER_REAL: (signal.SIGALRM, seconds)}
+    if processor:
+        timers[signal.ITIMER_PROF] = signal.SIGPROF, processor
+    previous = {number: signal.signal(number, ring) for number, _ in timers.values()}
+    for timer, (_, most) in timers.items():
+        signal.setitimer(timer, most)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
+        for timer in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 # Calls ----------------------------------------------------------------------------------------
+
+#: what one call leaves for the next
+_KEPT: dict[str, Any] = {}
 
 
 def _call(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
@@ -211,7 +224,8 @@ def _call(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
     cotangents = tuple(tensors[split:]) if request["gradient"] else None
     inputs = tuple(tensors[:split])
     try:
-        with _at_most(request["seconds"]):
+        with _at_most(request["seconds"], request["processor"]):
+            function = applied(function, request["use"], _KEPT)
             outcome = observe(function, inputs, cotangents=cotangents, watched=tuple(request["watched"]))
     except KeyboardInterrupt:
         outcome = Outcome(raised=describe(KeyboardInterrupt()))
@@ -228,5 +242,5 @@ def _call(namespace: dict, request: dict, tensors: list) -> tuple[dict, list]:
         "called": sorted(outcome.called),
     }
     if outcome.gradients is not None:
-        answer["gradients"] = [wire.encode(one, results) for one in outcome.gradients]
+        answer["gradients"] = [wire.encode(gradient, results) for gradient in outcome.gradients]
     return answer, results

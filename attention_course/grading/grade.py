@@ -10,10 +10,11 @@ from time import monotonic
 from torch import Tensor
 
 from attention_course.checks.engine import report
-from attention_course.checks.engine.exercise import Inputs
-from attention_course.checks.engine.judge import Verdict, judge, not_a_function
+from attention_course.checks.engine.asks import Step
+from attention_course.checks.engine.judge import judge, not_a_function
 from attention_course.checks.engine.observe import Outcome, Raised
 from attention_course.checks.engine.registry import find_chapter
+from attention_course.checks.engine.verdict import Verdict
 from attention_course.grading.assignment import FLAGS, Assignment, Plan, Task, plan
 from attention_course.grading.cells import Cell, Unreadable, read_cells
 from attention_course.grading.remote import Ended, Launcher, NotAFunction, Session, session
@@ -77,7 +78,7 @@ def record(graded: Graded, assignment: Assignment) -> dict:
     return {
         "assignment": assignment.name,
         "status": graded.status,
-        "points": sum(one["points"] for one in exercises),
+        "points": sum(exercise["points"] for exercise in exercises),
         "max_points": assignment.points,
         "exercises": exercises,
         "flags": list(graded.flags),
@@ -109,6 +110,8 @@ class _Run:
         self.status = "graded"
         #: what is being done: an index of a cell, or a task
         self.current: int | Task | None = None
+        #: which part of a task's answer is called
+        self.subject = ""
 
     def graded(self) -> Graded:
         deadline = monotonic() + self.launcher.limits.total
@@ -121,7 +124,7 @@ class _Run:
                 ended = end
             self._worse(ended.status)
             if isinstance(self.current, Task):
-                self._conclude(self.current, Judged(ended.status, f"Your function {ended.why}."))
+                self._conclude(self.current, Judged(ended.status, f"{self.subject} {ended.why}."))
             elif isinstance(self.current, int):
                 self.left_out[self.current] = ended
             if monotonic() > deadline:
@@ -139,10 +142,10 @@ class _Run:
             # an experiment that calls what is not written yet is told by the verdict already
             if index in self.left_out or raised.type == "NotImplementedError":
                 continue
-            said = (
+            why = (
                 raised.text if raised.type == "TookTooLong" else f"stopped with {raised.type}: {raised.text}"
             )
-            yield f"cell {index + 1}: {said}"[:200]
+            yield f"cell {index + 1}: {why}"[:200]
 
     def _worse(self, status: str) -> None:
         self.status = max(self.status, status, key=_ORDER.index)
@@ -213,9 +216,10 @@ class _Run:
         written = 1 + max((place for place in places if place <= index), default=-1)
         absent: list[NotAFunction] = []
 
-        def run(inputs: Inputs, cotangents: tuple[Tensor, ...] | None) -> Outcome:
+        def run(step: Step, cotangents: tuple[Tensor, ...] | None) -> Outcome:
+            self.subject = step.subject
             outcome = notebook.call(
-                task.function, inputs, cotangents, exercise.forbidden, exercise.name, written
+                task.function, step, cotangents, exercise.forbidden, exercise.name, written
             )
             if isinstance(outcome, NotAFunction):
                 absent.append(outcome)
@@ -240,10 +244,10 @@ class _Run:
                 return f"{name} is not there: its cell, number {number}, {self.left_out[index].why}."
             if index in self.raised:
                 raised = self.raised[index]
-                said = f"{raised.type}: {raised.text}" if raised.text else raised.type
+                words = f"{raised.type}: {raised.text}" if raised.text else raised.type
                 at = f" ({raised.line})" if raised.line else ""
                 what = "has a" if raised.type == "SyntaxError" else "stopped with"
-                return f"{name} is not there: its cell, number {number}, {what} {said}{at}."
+                return f"{name} is not there: its cell, number {number}, {what} {words}{at}."
             if cell.kind != "code":
                 return (
                     f"{name} is not there: its cell, number {number}, is a {cell.kind} cell; it must be code."
@@ -258,13 +262,13 @@ class _Absent(Exception):
 
 
 @lru_cache(maxsize=1)
-def _shown(chapter: str) -> dict[str, dict[str, Inputs]]:
+def _shown(chapter: str) -> dict[str, dict[str, Step]]:
     return {
-        exercise.name: {case.name: case.inputs() for case in exercise.cases}
+        exercise.name: {case.name: exercise.shown(case) for case in exercise.cases}
         for exercise in find_chapter(chapter).exercises
     }
 
 
-def public_inputs(assignment: Assignment) -> dict[str, dict[str, Inputs]]:
+def public_inputs(assignment: Assignment) -> dict[str, dict[str, Step]]:
     """What learners see of each case on their own machines: seed 0, never the instructor's."""
     return _shown(assignment.name)

@@ -16,8 +16,8 @@ from time import monotonic
 
 from torch import Tensor
 
-from attention_course.checks.engine.exercise import Inputs
-from attention_course.checks.engine.observe import Outcome, Raised, is_plain, printable
+from attention_course.checks.engine.asks import Inputs, Step
+from attention_course.checks.engine.observe import SLACK, Outcome, Raised, is_plain, printable
 from attention_course.grading import sandbox, wire
 from attention_course.grading.sandbox import Limits, SandboxError
 
@@ -99,9 +99,9 @@ def launcher(
                 word = ours.recv(1)
             if word != b"r":
                 process.kill()
-                said = process.stderr.read().decode(errors="replace").strip().splitlines()
+                words = process.stderr.read().decode(errors="replace").strip().splitlines()
                 raise SandboxError(
-                    f"the process for notebooks does not start: {said[-1] if said else 'no reason'}"
+                    f"the process for notebooks does not start: {words[-1] if words else 'no reason'}"
                 )
             ours.settimeout(_OURS)
             room = no_room if unsafe else sandbox.room
@@ -150,8 +150,8 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
     """
     with launcher.room(launcher.course, launcher.limits, launcher.hidden) as room, ExitStack() as stack:
         ours, theirs = map(stack.enter_context, socket.socketpair())
-        told, tells = os.pipe()
-        stack.callback(os.close, told)
+        status, tells = os.pipe()
+        stack.callback(os.close, status)
         course = sandbox.COURSE if room.holder else str(launcher.course)
         limits = asdict(launcher.limits)
         request = {"safe": bool(room.holder), "user": room.user, "course": course, "limits": limits}
@@ -165,7 +165,7 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
             os.close(holder)
             os.close(tells)
             theirs.close()
-        started = _status(told, _OURS) or ""
+        started = _status(status, _OURS) or ""
         word, _, process = started.partition("\n")[0].partition(" ")
         if word != "started":
             raise SandboxError(started or "no notebook could be started")
@@ -174,11 +174,11 @@ def session(launcher: Launcher, deadline: float) -> Iterator["Session"]:
         try:
             wire.receive(ours, _OURS)
         except wire.WireError:
-            said = _status(told, 1.0)
+            code = _status(status, 1.0)
             raise SandboxError(
-                f"a notebook's process does not start (exit code {said or 'unknown'})"
+                f"a notebook's process does not start (exit code {code or 'unknown'})"
             ) from None
-        yield Session(ours, launcher.limits, room.holder, deadline, told)
+        yield Session(ours, launcher.limits, room.holder, deadline, status)
 
 
 def _end_group(process: int) -> None:
@@ -204,7 +204,7 @@ class Session:
     limits: Limits
     holder: int
     deadline: float
-    told: int
+    status: int
 
     def cell(self, number: int, source: str) -> Raised | None:
         """Run a cell; what it raised, if anything.
@@ -216,7 +216,7 @@ class Session:
         answer, _ = self._ask(request, [], self.limits.cell)
         return _raised(answer, f"ran longer than {self.limits.cell:g} s and was stopped")
 
-    def public_inputs(self, cases: Mapping[str, Mapping[str, Inputs]]) -> None:
+    def public_inputs(self, cases: Mapping[str, Mapping[str, Step]]) -> None:
         """Give a fresh process what ``inputs(exercise, case)`` shows on a learner's own machine.
 
         Raises:
@@ -224,12 +224,13 @@ class Session:
             Ended: the notebook's time is over.
         """
         tensors: list[Tensor] = []
-        placed: dict[str, dict[str, list[int]]] = {}
+        placed: dict[str, dict[str, tuple[Mapping, list[int]]]] = {}
         for exercise, of_cases in cases.items():
             placed[exercise] = {}
-            for case, inputs in of_cases.items():
-                placed[exercise][case] = list(range(len(tensors), len(tensors) + len(inputs)))
-                tensors += inputs
+            for case, shown in of_cases.items():
+                places = list(range(len(tensors), len(tensors) + len(shown.inputs)))
+                placed[exercise][case] = shown.use, places
+                tensors += shown.inputs
         try:
             self._ask({"do": "inputs", "cases": placed}, tensors, _OURS)
         except Ended as ended:
@@ -240,27 +241,33 @@ class Session:
     def call(
         self,
         name: str,
-        inputs: Inputs,
+        step: Step,
         cotangents: Inputs | None = None,
         watched: Sequence[str] = (),
         exercise: str = "",
         written: int = 0,
     ) -> Outcome | NotAFunction:
-        """Call a function of the notebook; what it did, as values.
+        """Use an answer of the notebook as ``step`` says; what it did, as values.
 
-        It is what the notebook's own check of ``exercise`` was last handed, in the cell with the number
-        ``written`` or a later one; else what bears the ``name``.
+        The answer is what the notebook's own check of ``exercise`` was last handed, in the cell with the
+        number ``written`` or a later one; else what bears the ``name``.
 
         Raises:
             Ended: the process is gone, or had to be.
         """
+        inputs, seconds = step.inputs, self.limits.call
+        slow = f"ran longer than {seconds:g} s and was stopped"
+        if step.seconds is not None:
+            seconds = SLACK * step.seconds
+            slow = f"took more than {step.seconds:g} s ({seconds:g} s on the clock) and was stopped"
         request = {
-            "do": "call", "name": name, "inputs": len(inputs), "gradient": cotangents is not None,
+            "do": "call", "name": name, "use": dict(step.use), "inputs": len(inputs),
+            "gradient": cotangents is not None, "processor": step.seconds,
             "watched": list(watched), "exercise": exercise, "written": written,
         }  # fmt: skip
-        answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], self.limits.call)
+        answer, tensors = self._ask(request, [*inputs, *(cotangents or ())], seconds)
         try:
-            return _outcome(answer, tensors, inputs, cotangents is not None, self.limits.call)
+            return _outcome(answer, tensors, inputs, cotangents is not None, slow)
         except Ended:
             raise
         except Exception:  # whatever a stranger thought of
@@ -300,13 +307,13 @@ class Session:
             SandboxError: nobody can tell, for the process that would is gone; it stands outside, where no
                 notebook can reach it.
         """
-        told = _status(self.told, 2.0)
-        if told is None:
+        words = _status(self.status, 2.0)
+        if words is None:
             return Ended("refused", "closed the grader's own channel")
-        said = told.partition("\n")[0]
-        if not said:
+        ended = words.partition("\n")[0]
+        if not ended:
             raise SandboxError("the process that waits for a notebook's end is gone")
-        code = int(said) if said.lstrip("-").isdigit() else None
+        code = int(ended) if ended.lstrip("-").isdigit() else None
         if code == -24:  # SIGXCPU
             return Ended("timeout", f"used more than {self.limits.total:g} s of processor time")
         if code is not None and code < 0:
@@ -335,27 +342,27 @@ def _raised(answer: dict, slow: str) -> Raised | None:
         return None
     if not isinstance(raised, list) or len(raised) != 3:
         raise Ended("refused", "answered the grader with something that is no result")
-    return Raised(*(printable(one) if isinstance(one, str) else "" for one in raised))
+    return Raised(*(printable(text) if isinstance(text, str) else "" for text in raised))
 
 
 def _outcome(
-    answer: dict, tensors: list[Tensor], inputs: Inputs, gradient: bool, seconds: float
+    answer: dict, tensors: list[Tensor], inputs: Inputs, gradient: bool, slow: str
 ) -> Outcome | NotAFunction:
     if answer.get("missing"):
         return NotAFunction(missing=True)
     if "not_callable" in answer:
         return NotAFunction(False, "None" if answer.get("none") else printable(answer["not_callable"], 60))
     if answer.get("slow"):
-        raise Ended("timeout", f"ran longer than {seconds:g} s and was stopped")
+        raise Ended("timeout", slow)
     raised = _raised(answer, "")
     if raised:
         return Outcome(raised=raised)
-    told, names = list(answer["changed"]), list(answer["called"])[:20]
-    changed = tuple(index for index in range(len(inputs)) if index in told)
+    positions, names = list(answer["changed"]), list(answer["called"])[:20]
+    changed = tuple(index for index in range(len(inputs)) if index in positions)
     called = frozenset(printable(name, 60) for name in names)
     gradients = None
     if gradient:
-        gradients = tuple(wire.decode(one, tensors) for one in answer["gradients"])
+        gradients = tuple(wire.decode(gradient, tensors) for gradient in answer["gradients"])
         if not all(map(_is_gradient, gradients, inputs)) or len(gradients) != len(inputs):
             raise ValueError("gradients")
     return Outcome(wire.decode(answer["result"], tensors), None, changed, called, gradients)

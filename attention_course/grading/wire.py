@@ -179,8 +179,9 @@ def _header(data: bytearray) -> dict[str, Any]:
 def _tensors(described: list, data: bytearray) -> list[Tensor]:
     """The tensors that lie in ``data`` one behind the other, exactly as long as it is."""
     tensors, start = [], 0
-    for one in described:
-        dtype, shape = (one.get("dtype"), one.get("shape")) if isinstance(one, dict) else (None, None)
+    for description in described:
+        description = description if isinstance(description, dict) else {}
+        dtype, shape = description.get("dtype"), description.get("shape")
         if not isinstance(dtype, str) or dtype not in _DTYPES or not _is_shape(shape):
             raise WireError("a tensor without dtype or shape")
         dtype, count = _DTYPES[dtype], math.prod(shape)
@@ -220,7 +221,7 @@ def encode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
         tensors.append(value)
         return {"tensor": len(tensors) - 1}
     if issubclass(kind, tuple) and tuple.__len__(value) <= _MEMBERS and depth < _DEPTH:  # a NamedTuple, too
-        return {"tuple": [encode(one, tensors, depth + 1) for one in tuple.__iter__(value)]}
+        return {"tuple": [encode(member, tensors, depth + 1) for member in tuple.__iter__(value)]}
     if issubclass(kind, (tuple, list)):
         return {"members": len(value), "list": issubclass(kind, list)}
     described: dict[str, Any] = {"kind": kind.__name__[:60], "module": str(kind.__module__)[:60]}
@@ -249,7 +250,7 @@ def decode(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     if isinstance(value.get("tuple"), list):
         if len(value["tuple"]) > _MEMBERS or depth >= _DEPTH:
             raise WireError("a tuple that is too long or too deep")
-        return tuple(decode(one, tensors, depth + 1) for one in value["tuple"])
+        return tuple(decode(member, tensors, depth + 1) for member in value["tuple"])
     if type(value.get("members")) is int:
         # only its length is ever told
         members = [None] * min(max(value["members"], 0), 1000)

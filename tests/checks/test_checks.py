@@ -9,6 +9,7 @@ import textwrap
 import warnings
 from collections import namedtuple
 from functools import partial
+from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -18,11 +19,13 @@ import torch.nn.functional as F
 from attention_course import attend, checks, local, masked_softmax, masks, seq2seq
 from attention_course import scores as package
 from attention_course.checks import CheckFailed, check, find_exercise, hint, inputs, progress
-from attention_course.checks.engine import judge as judging
-from attention_course.checks.engine import report, session
+from attention_course.checks.engine import examine, report, session
+from attention_course.checks.engine.asks import Module
 from attention_course.checks.engine.exercise import Case, Exercise
-from attention_course.checks.engine.judge import STAGES, judge_function
+from attention_course.checks.engine.judge import judge_function
 from attention_course.checks.engine.observe import observe, printable, undisturbed
+from attention_course.checks.engine.use import presented
+from attention_course.checks.engine.verdict import STAGES
 from attention_course.checks.score_functions.local_p import REACH
 from attention_course.kernels import online
 from attention_course.lab.data import pairs, reversal
@@ -259,9 +262,9 @@ def test_every_mistake_fails_and_is_named(exercise):
         own, fresh = (judge_function(exercise, mistake.function, seed) for seed in (0, 1))
         assert not own.passed and not fresh.passed
         assert own.mistake is mistake and fresh.mistake is mistake
-        said = " ".join(report.plain(own, "").split())
-        assert said.count("Usual mistake") == 1
-        assert f"Usual mistake: {mistake.name}. {mistake.message}" in said
+        card = " ".join(report.plain(own, "").split())
+        assert card.count("Usual mistake") == 1
+        assert f"Usual mistake: {mistake.name}. {mistake.message}" in card
 
 
 def test_a_check_prints_the_report_and_raises(capsys):
@@ -427,8 +430,8 @@ def test_garbage_gets_its_own_words(name):
 
 
 def test_garbage_is_told_apart():
-    said = {judge_function(SCORES, function).findings[0].text for function, _, _ in GARBAGE.values()}
-    assert len(said) == len(GARBAGE) - 1  # a new tensor is cut off just as a detached one is
+    sentences = {judge_function(SCORES, function).findings[0].text for function, _, _ in GARBAGE.values()}
+    assert len(sentences) == len(GARBAGE) - 1  # a new tensor is cut off just as a detached one is
 
 
 @pytest.mark.parametrize(
@@ -482,18 +485,41 @@ def test_the_line_told_is_the_learners_own(tmp_path):
     assert text.endswith("at line 4: return torch.matmul(query, key) # the culprit")
 
 
+def presented_of(exercise):
+    """What an answer is given, in the order of the exercise's parameters: a seed is no tensor."""
+    shown = exercise.shown(exercise.cases[0])
+    return shown.inputs if isinstance(exercise.asks, Module) else presented(shown.use, shown.inputs)
+
+
+def changing(exercise, position):
+    """The reference, which also doubles one of the tensors that it is given."""
+
+    @torch.no_grad()
+    def double(changed):
+        changed.copy_(~changed if changed.dtype == torch.bool else 2 * changed)
+
+    def solution(*inputs):
+        result = exercise.reference(*inputs)
+        double(inputs[position])
+        return result
+
+    def forward(self, *inputs):
+        result = exercise.reference.forward(self, *inputs)
+        name = exercise.parameters[position]
+        double(attrgetter(name)(self) if name in exercise.asks.state else inputs[-1])
+        return result
+
+    if isinstance(exercise.asks, Module):
+        return type("Changing", (exercise.reference,), {"forward": forward})
+    return solution
+
+
 @pytest.mark.parametrize("exercise", EXERCISES, ids=lambda one: one.name)
 def test_every_input_is_watched_for_changes(exercise):
     for position, name in enumerate(exercise.parameters):
-
-        def solution(*inputs, position=position):
-            result = exercise.reference(*inputs)
-            with torch.no_grad():
-                changed = inputs[position]
-                changed.copy_(~changed if changed.dtype == torch.bool else 2 * changed)
-            return result
-
-        verdict = judge_function(exercise, solution)
+        if not torch.is_tensor(presented_of(exercise)[position]):
+            continue
+        verdict = judge_function(exercise, changing(exercise, position))
         assert verdict.findings[0].stage == "inputs"
         assert verdict.findings[0].text.startswith(f"{name} is no longer what it was")
 
@@ -705,8 +731,8 @@ def test_the_table_shows_the_worst_entry():
 def test_the_table_shows_the_wrong_entry_beside_a_right_infinity():
     want = torch.tensor([[-torch.inf, 1.0, 2.0]])
     got = torch.tensor([[-torch.inf, 1.0, 2.5]])
-    find = partial(judging._finding, Case("by hand", lambda g: ()))
-    (finding,) = judging._values(find, "lse", got, want)
+    find = partial(examine.finding, Case("by hand", lambda g: ()))
+    (finding,) = examine.values(find, "lse", got, want)
     assert "1 of 3 entries" in finding.text and "the largest difference, 0.5, is at [0, 2]" in finding.text
 
 
@@ -728,7 +754,7 @@ def test_a_block_of_queries_may_merge_what_torchs_softmax_gives():
 
 
 def test_digits_are_added_until_a_difference_shows():
-    table = judging._table(torch.tensor([1.00002]), torch.tensor([1.0]), (0,))
+    table = examine._table(torch.tensor([1.00002]), torch.tensor([1.0]), (0,))
     assert table.rows[0][1] != table.rows[1][1]
 
 

@@ -1,7 +1,9 @@
 """The graded notebooks in the tree: they agree with the package, starters fail, solutions pass."""
 
+import ast
 import json
 import re
+from inspect import signature
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 from attention_course import checks
 from attention_course.checks.engine import notebook as runner
+from attention_course.checks.engine.asks import Module
 from attention_course.grading.release import stale
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,6 +41,13 @@ def run(path, folder):
     cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
     assert unfinished == {} and all(cell.execution_count for cell in cells)
     return notebook, {one.exercise: one for one in runner.results(str(path), notebook, chapter, unfinished)}
+
+
+def named(code, function):
+    """The names of the parameters of the first definition of ``function``."""
+    definition = re.search(rf"def {function}\((.*?)\) ->", code, re.DOTALL)[1]
+    [tree] = ast.parse(f"def f({definition}): ...").body
+    return tuple(argument.arg for argument in tree.args.args)
 
 
 def test_every_chapter_with_exercises_has_a_notebook():
@@ -96,8 +106,9 @@ class TestNotebook:
         for before, cell in pairwise(cells):
             if marks(cell).get("grade"):
                 name, function = CHECK.match(cell.source).groups()
-                assert marks(before).get("solution") and f"def {function}(" in before.source
-                assert name == f"{source.stem}.{function}"
+                kind = "class" if function[0].isupper() else "def"
+                assert marks(before).get("solution") and f"{kind} {function}(" in before.source
+                assert function == checks.find_exercise(name).answer
                 found.append((name, marks(cell)["points"]))
         assert found == [(one.name, one.points) for one in chapter_of(source).exercises]
 
@@ -117,8 +128,12 @@ class TestNotebook:
     def test_stubs_name_the_parameters_of_the_reference(self, source):
         code = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
         for one in chapter_of(source).exercises:
-            signature = re.search(rf"def {one.name.partition('.')[2]}\((.*?)\) ->", code, re.DOTALL)[1]
-            assert tuple(re.findall(r"(\w+): (?:Float|Int|Bool)\[", signature)) == one.parameters
+            if isinstance(one.asks, Module):
+                methods = code.partition(f"class {one.answer}(nn.Module):")[2]
+                assert named(methods, "__init__") == ("self", *signature(one.reference).parameters)
+                assert named(methods, "forward") == tuple(signature(one.reference.forward).parameters)
+            else:
+                assert named(code, one.answer) == one.parameters
 
     def test_every_solution_passes(self, source, tmp_path):
         """The one place where a source notebook is executed: whole, with its cells that answer nothing."""

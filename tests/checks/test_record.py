@@ -271,15 +271,15 @@ def test_where_nothing_can_be_written_a_check_says_so_and_works(monkeypatch, tmp
     (tmp_path / "a file").write_text("")
     monkeypatch.setenv(record.VARIABLE, str(tmp_path / "a file" / "progress.jsonl"))
     check(SCORES.name, SCORES.reference)
-    said = capsys.readouterr().out
-    assert "Passed: 03_scaled_dot_product.scores" in said
-    assert "So far in this session: 1 of 10 points. This is not recorded:" in said
+    shown = capsys.readouterr().out
+    assert "Passed: 03_scaled_dot_product.scores" in shown
+    assert "So far in this session: 1 of 10 points. This is not recorded:" in shown
     with pytest.raises(CheckFailed, match="not yet"):
         check(SOFTMAX.name, wrong)
     capsys.readouterr()
     progress(THREE.name)
-    said = capsys.readouterr().out
-    assert f"{THREE.title}: 1 of 10 points" in said and "The record cannot be read" in said
+    shown = capsys.readouterr().out
+    assert f"{THREE.title}: 1 of 10 points" in shown and "The record cannot be read" in shown
 
 
 def test_a_full_disk_is_a_sentence(monkeypatch):
@@ -362,19 +362,19 @@ def test_a_check_is_recorded_and_progress_shows_all_chapters(capsys, monkeypatch
     monkeypatch.setattr(session, "_LATEST", {})  # weeks later
     capsys.readouterr()
     progress()
-    said = capsys.readouterr().out
+    shown = capsys.readouterr().out
     for chapter in checks.chapters():
-        assert f"{chapter.title}: " in said
-    lines = {line.split()[0]: line for line in said.splitlines() if line.startswith("  ")}
+        assert f"{chapter.title}: " in shown
+    lines = {line.split()[0]: line for line in shown.splitlines() if line.startswith("  ")}
     assert f"passed {datetime.now().date()}" in lines["scores"] and "1 of 1 point" in lines["scores"]
     assert "not yet" in lines["split_heads"] and "not checked" in lines["softmax"]
     every = sum(chapter.points for chapter in checks.chapters())
-    assert f", 1 of {every} points.\n" in said
-    assert f"Next: {SPLIT.name} ({SPLIT.title}, " in said
-    assert f"{report.STAYS} {report.SELF_CHECK}" in said and "not a grade" in report.SELF_CHECK
+    assert f", 1 of {every} points.\n" in shown
+    assert f"Next: {SPLIT.name} ({SPLIT.title}, " in shown
+    assert f"{report.STAYS} {report.SELF_CHECK}" in shown and "not a grade" in report.SELF_CHECK
     progress(FOUR.name)
-    said = capsys.readouterr().out
-    assert FOUR.title in said and THREE.title not in said
+    shown = capsys.readouterr().out
+    assert FOUR.title in shown and THREE.title not in shown
 
 
 def test_without_a_record_a_session_still_knows_its_own(monkeypatch, capsys):
@@ -382,8 +382,8 @@ def test_without_a_record_a_session_still_knows_its_own(monkeypatch, capsys):
     check(SCORES.name, SCORES.reference)
     capsys.readouterr()
     progress(THREE.name)
-    said = capsys.readouterr().out
-    assert f"{THREE.title}: 1 of 10 points" in said and "Nothing is recorded here." in said
+    shown = capsys.readouterr().out
+    assert f"{THREE.title}: 1 of 10 points" in shown and "Nothing is recorded here." in shown
 
 
 def test_the_table_for_a_notebook(monkeypatch):
@@ -404,8 +404,8 @@ def test_the_table_for_a_notebook(monkeypatch):
 
 def test_another_process_shows_what_this_one_recorded(file):
     check(SCORES.name, SCORES.reference)
-    said = python(
+    shown = python(
         "from attention_course.checks import progress; progress('03_scaled_dot_product')",
         **{record.VARIABLE: str(file)},
     )
-    assert "3. Scaled dot-product attention: 1 of 10 points" in said and str(file) in said
+    assert "3. Scaled dot-product attention: 1 of 10 points" in shown and str(file) in shown

@@ -8,10 +8,14 @@ import pytest
 import torch
 
 from attention_course import checks
+from attention_course.checks.engine.asks import Training
 from attention_course.checks.engine.judge import judge_function
-from attention_course.checks.engine.observe import identical
+from attention_course.checks.engine.observe import identical, observe
+from attention_course.checks.engine.use import applied
 
-EXERCISES = [one for chapter in checks.chapters() for one in chapter.exercises]
+ALL = [exercise for chapter in checks.chapters() for exercise in chapter.exercises]
+EXERCISES = [exercise for exercise in ALL if not isinstance(exercise.asks, Training)]
+TRAININGS = [exercise for exercise in ALL if isinstance(exercise.asks, Training)]
 SEEDS = (0, 1, 2**80)
 #: float32 inputs: what the order of a sum may do; float64 inputs: nothing that is seen here
 BOUNDS = {torch.float32: {"rtol": 1e-4, "atol": 1e-5}, torch.float64: {"rtol": 1e-9, "atol": 1e-9}}
@@ -33,9 +37,10 @@ def expected(exercise, seed, case):
     return tuple(torch.as_tensor(x) for x in tensors(oracles.of(exercise)(*arrays(case.inputs(seed)))))
 
 
-def differences(exercise, function, seed):
-    """The cases in which ``function`` and the oracle differ, and how."""
+def differences(exercise, answer, seed):
+    """The cases in which ``answer`` and the oracle differ, and how."""
     for case in exercise.cases:
+        function = applied(answer, exercise.asks.use(case), {})
         inputs = case.inputs(seed)
         try:
             given = tuple(x.clone() for x in inputs)
@@ -63,7 +68,7 @@ def test_its_gradients_are_those_of_the_formula(exercise):
     for case in (one for one in exercise.cases if one.gradient):
         inputs = tuple(x.double() if x.is_floating_point() else x for x in case.inputs(3))
         leaves = tuple(x.requires_grad_() if x.is_floating_point() else x for x in inputs)
-        results = tensors(exercise.reference(*leaves))
+        results = tensors(applied(exercise.reference, exercise.asks.use(case), {})(*leaves))
         cotangents = [torch.from_numpy(generator.standard_normal(one.shape)) for one in results]
         total = sum((one * cot).sum() for one, cot in zip(results, cotangents, strict=True))
         total.backward()
@@ -100,3 +105,31 @@ def test_the_oracle_tells_every_mistake_from_the_reference(exercise):
 def test_the_reference_keeps_the_rules_of_its_exercise(exercise, seed):
     """Not its numbers, which are what a judge compares with: no input changed, nothing forbidden called."""
     assert judge_function(exercise, exercise.reference, seed).findings == ()
+
+
+# Training runs --------------------------------------------------------------------------------
+
+each_training = pytest.mark.parametrize("exercise", TRAININGS, ids=lambda one: one.name)
+
+
+@each_training
+@pytest.mark.parametrize("seed", SEEDS, ids=["0", "1", "2^80"])
+def test_what_is_asked_can_be_known(exercise, seed):
+    """By an oracle that sees what a learner's function is given, and no training."""
+    for case in exercise.cases:
+        inputs = case.inputs(seed)
+        said = torch.as_tensor(oracles.of(exercise)(*arrays(inputs)))
+        assert exercise.asks.measure(said, inputs[-1]) == 1.0
+
+
+@each_training
+def test_the_reference_keeps_far_from_its_bounds(exercise):
+    """Its number in every run, its seconds three times over."""
+    for case in exercise.cases:
+        for seed in range(10):
+            inputs, kept = case.inputs(seed), {}
+            train, ask = exercise.steps(case, inputs)
+            outcome = observe(applied(exercise.reference, train.use, kept), train.inputs)
+            assert outcome.raised is None and 3 * outcome.seconds < exercise.asks.seconds
+            said = applied(None, ask.use, kept)(*ask.inputs)
+            assert exercise.asks.measure(said, inputs[-1]) > 0.97

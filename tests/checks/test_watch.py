@@ -187,8 +187,8 @@ def test_watching_imports_no_compiler():
         "before = set(sys.modules)\nwith Watch(('softmax', 'grad')):\n    torch.ones(2).exp()\n"
         "print(len(set(sys.modules) - before))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert int(done.stdout) < 5
+    finished = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(finished.stdout) < 5
 
 
 @pytest.mark.parametrize("kind", ["eager", "vmap"])

@@ -132,13 +132,13 @@ def grader() -> Iterator[Grade]:
     """Grade submissions of any chapter, each in a sandbox of its own, all forked from one process."""
     assignments = {name: load(ROOT / "exercises", name) for name in CHAPTERS}
     preload = sorted({module for one in assignments.values() for module in one.preload})
-    with tempfile.TemporaryDirectory() as folder, remote.launcher({}, preload, LIMITS) as made:
+    with tempfile.TemporaryDirectory() as folder, remote.launcher({}, preload, LIMITS) as zygote:
         os.chmod(folder, 0o755)
         for name, one in assignments.items():
             remote._write(Path(folder) / name, one.files)
 
         def graded(content: bytes, seed: int = SEED, limits: Limits = LIMITS, name: str = NAME) -> dict:
-            launcher = replace(made, course=Path(folder) / name, limits=limits)
+            launcher = replace(zygote, course=Path(folder) / name, limits=limits)
             one = grade.grade(content, assignments[name], seed, launcher)
             record = grade.record(one, assignments[name])
             json.dumps(record, allow_nan=False)

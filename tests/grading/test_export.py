@@ -39,7 +39,7 @@ def exercise(name="03.scores", status="passed", points=5, max_points=5, message=
 
 
 def record(student="ada", status="graded", **more):
-    made = {
+    fields = {
         "key": "0a5eed",
         "student": student,
         "assignment": "03",
@@ -52,9 +52,9 @@ def record(student="ada", status="graded", **more):
         "name": f"{student}/03.ipynb",
     }
     if status == "infra_error":
-        made |= {"points": None}
-    validate(made | more)
-    return made | more
+        fields |= {"points": None}
+    validate(fields | more)
+    return fields | more
 
 
 def cells(text):
@@ -219,8 +219,8 @@ def text_of(one, **more):
 
 def test_a_page_tells_the_student_everything_about_each_exercise():
     text = text_of(record("ada"), titles={"03.scores": "Scores of a query"})
-    for said in ("Feedback: 03", "ada", "5 of 8 points", "Graded", export.MEANINGS["graded"]):
-        assert said in text
+    for shown in ("Feedback: 03", "ada", "5 of 8 points", "Graded", export.MEANINGS["graded"]):
+        assert shown in text
     assert "Scores of a query (03.scores)Passed, 5 of 5 pointsAll cases agree." in text
     assert "03.softmaxNot yet, 0 of 3 pointsRows sum to 0.5." in text
 
@@ -434,24 +434,24 @@ def test_a_class_that_went_well_has_nothing_to_look_at():
 
 
 def test_a_table_without_grades_has_no_numbers_made_up():
-    said = table([record("ada", "infra_error", exercises=[])])
-    assert "No submission was graded." in said and "mean" not in said and "Passed" not in said
-    assert said.endswith("  ada  infra_error  Not graded yet")
+    shown = table([record("ada", "infra_error", exercises=[])])
+    assert "No submission was graded." in shown and "mean" not in shown and "Passed" not in shown
+    assert shown.endswith("  ada  infra_error  Not graded yet")
     assert table([]) == "Submissions: 0\n\nNo submission was graded."
 
 
 @pytest.mark.parametrize("more", [0, 1, 12])
 def test_a_long_list_is_cut(more):
-    said = table([record(f"s{number:02}", "timeout") for number in range(20 + more)])
-    assert sum("timeout  Rows" in line for line in said.split("\n")) == 20
-    assert said.endswith(f"... and {more} more in grades.csv") == bool(more)
+    shown = table([record(f"s{number:02}", "timeout") for number in range(20 + more)])
+    assert sum("timeout  Rows" in line for line in shown.split("\n")) == 20
+    assert shown.endswith(f"... and {more} more in grades.csv") == bool(more)
 
 
 def test_a_terminal_gets_no_controls_and_no_line_too_long():
     evil = "\x1b[2J\x1b]0;x\x07\r\n" + "n" * 300
-    said = table([record(evil, flags=[evil]), record("ben", exercises=[exercise(evil)], max_points=8)])
-    assert not re.search("[\x00-\x09\x0b-\x1f]", said)
-    assert all(len(line) <= 140 for line in said.split("\n"))
+    shown = table([record(evil, flags=[evil]), record("ben", exercises=[exercise(evil)], max_points=8)])
+    assert not re.search("[\x00-\x09\x0b-\x1f]", shown)
+    assert all(len(line) <= 140 for line in shown.split("\n"))
 
 
 def test_records_from_a_log_are_exported(tmp_path):

@@ -63,14 +63,14 @@ def assignment():
 
 @pytest.fixture(scope="module")
 def launcher(assignment):
-    with remote.launcher(assignment.files, assignment.preload, LIMITS) as made:
-        yield made
+    with remote.launcher(assignment.files, assignment.preload, LIMITS) as launcher:
+        yield launcher
 
 
 @pytest.fixture(scope="module")
 def graded():
-    with grader() as made:
-        yield made
+    with grader() as grades:
+        yield grades
 
 
 def only(chapter: str) -> set[str]:
@@ -294,8 +294,8 @@ def test_deleted_copied_and_moved_checks_change_nothing(graded, chapter):
     cells = source(chapter)
     without = [cell for cell in cells if not (grade_id(cell) or "").startswith("check")]
     checks = [cell for cell in cells if (grade_id(cell) or "").startswith("check")]
-    for made in (without, [*checks, *cells, *checks], [*cells, *cells]):
-        assert full(graded(notebook(made), name=chapter))
+    for moved in (without, [*checks, *cells, *checks], [*cells, *cells]):
+        assert full(graded(notebook(moved), name=chapter))
 
 
 # Forgeries ------------------------------------------------------------------------------------
@@ -421,8 +421,8 @@ def test_public_answers_do_not_help(graded, chapter):
 
 def test_hidden_inputs_follow_the_seed(graded):
     text = "seen = []\ndef scores(query, key):\n    raise ValueError(query.double().sum().item())\n"
-    said = [graded(submission({"scores": text}), seed)["by"]["scores"]["message"] for seed in (1, 1, 2)]
-    assert said[0] == said[1] != said[2]
+    messages = [graded(submission({"scores": text}), seed)["by"]["scores"]["message"] for seed in (1, 1, 2)]
+    assert messages[0] == messages[1] != messages[2]
 
 
 #: where a notebook might look for the answers of ``{chapter}``; each raises when there are none
@@ -703,8 +703,8 @@ def test_an_installed_course_is_hidden(assignment, monkeypatch):
     there, covered = str(ROOT / "tests"), str(ROOT / "attention_course")
     text = f"import os\nassert os.path.isdir({there!r})\nassert not os.listdir({covered!r})"
     with (
-        remote.launcher(assignment.files, assignment.preload, LIMITS) as made,
-        remote.session(made, time.monotonic() + 60) as notebook,
+        remote.launcher(assignment.files, assignment.preload, LIMITS) as launcher,
+        remote.session(launcher, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, text) is None
 
@@ -717,8 +717,8 @@ def test_python_may_lie_where_the_notebook_has_its_disk(assignment, monkeypatch,
     everything = (*sandbox.visible(), str(place))
     monkeypatch.setattr(sandbox, "visible", lambda: everything)
     with (
-        remote.launcher(assignment.files, assignment.preload, LIMITS) as made,
-        remote.session(made, time.monotonic() + 60) as notebook,
+        remote.launcher(assignment.files, assignment.preload, LIMITS) as launcher,
+        remote.session(launcher, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, f"open({str(place / 'there')!r})\nopen('own', 'w')") is None
 
@@ -727,10 +727,10 @@ def test_a_sandbox_without_python_is_the_grader_s_failure(assignment, monkeypatc
     here = tuple(path for path in sandbox.visible() if path not in (sys.prefix, sys.base_prefix))
     monkeypatch.setattr(sandbox, "visible", lambda: here)
     with (
-        remote.launcher(assignment.files, assignment.preload, LIMITS) as made,
+        remote.launcher(assignment.files, assignment.preload, LIMITS) as launcher,
         pytest.raises(sandbox.SandboxError, match="does not start"),
     ):
-        grade.grade(submission(), assignment, SEED, made)
+        grade.grade(submission(), assignment, SEED, launcher)
 
 
 def children(process: int) -> set[int]:
@@ -1085,8 +1085,8 @@ def test_the_instructor_s_folders_are_covered(assignment, monkeypatch):
     monkeypatch.setattr(sandbox, "visible", lambda: everything)
     secret = str(ROOT / "exercises")
     with (
-        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=[secret]) as made,
-        remote.session(made, time.monotonic() + 60) as notebook,
+        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=[secret]) as launcher,
+        remote.session(launcher, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, f"import os\nassert os.listdir({secret!r}) == []") is None
 
@@ -1108,8 +1108,8 @@ def test_the_instructor_s_files_are_covered_too(assignment, monkeypatch, request
         "assert not seen and not os.listdir(place + '/below')\n"
     )
     with (
-        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=hidden) as made,
-        remote.session(made, time.monotonic() + 60) as notebook,
+        remote.launcher(assignment.files, assignment.preload, LIMITS, hidden=hidden) as launcher,
+        remote.session(launcher, time.monotonic() + 60) as notebook,
     ):
         assert notebook.cell(1, text) is None
 
@@ -1119,5 +1119,5 @@ def test_what_a_notebook_sees_does_not_tell_the_seed(assignment):
 
     from attention_course.checks.engine.judge import _cotangents
 
-    [told] = _cotangents((torch.zeros(4),), 7)
-    assert not torch.equal(told, torch.randn(4, generator=torch.Generator().manual_seed(7)))
+    [cotangent] = _cotangents((torch.zeros(4),), 7)
+    assert not torch.equal(cotangent, torch.randn(4, generator=torch.Generator().manual_seed(7)))

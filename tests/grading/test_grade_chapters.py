@@ -34,8 +34,8 @@ every_chapter = pytest.mark.parametrize("chapter", CHAPTERS)
 
 @pytest.fixture(scope="module")
 def graded():
-    with grader() as made:
-        yield made
+    with grader() as grades:
+        yield grades
 
 
 # All eleven -----------------------------------------------------------------------------------

@@ -56,13 +56,13 @@ def asked():
 @pytest.fixture
 def folder(tmp_path) -> Path:
     """A folder of submissions, in all three layouts."""
-    made = tmp_path / "handed in"
+    handed_in = tmp_path / "handed in"
     for number, (name, (content, _, _)) in enumerate(CLASS.items()):
         places = (f"{name}.ipynb", f"{name}/my copy.ipynb", f"{name}/{NAME}/{NAME}.ipynb")
-        path = made / places[number % 3]
+        path = handed_in / places[number % 3]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    return made
+    return handed_in
 
 
 @pytest.fixture
@@ -105,8 +105,8 @@ def cli(folder: Path, out: Path, *more: str, **settings) -> subprocess.Completed
 
 def test_a_class_from_the_shell(folder, tmp_path):
     out = tmp_path / "out"
-    done = cli(folder, out, "--jobs", "2")
-    assert done.returncode == 0, done.stderr
+    finished = cli(folder, out, "--jobs", "2")
+    assert finished.returncode == 0, finished.stderr
     with open(out / "grades.csv", newline="", encoding="utf-8") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     assert {name: (row["status"], int(row["points"])) for name, row in rows.items()} == {
@@ -116,9 +116,9 @@ def test_a_class_from_the_shell(folder, tmp_path):
         results.validate(record)
     assert {path.stem for path in (out / "feedback").iterdir()} == set(CLASS)
     assert "Usual mistake" in (out / "feedback" / "bob.html").read_text(encoding="utf-8")
-    for made in ("grades-canvas.csv", "grades-moodle.csv", "similarity.csv"):
-        assert (out / made).is_file()
-    assert "crash" in done.stdout  # among those to look at
+    for file in ("grades-canvas.csv", "grades-moodle.csv", "similarity.csv"):
+        assert (out / file).is_file()
+    assert "crash" in finished.stdout  # among those to look at
     # called again, there is nothing left to do
     before = (out / results.NAME).read_bytes()
     assert cli(folder, out).returncode == 0
@@ -154,9 +154,9 @@ def test_without_a_sandbox_nothing_is_graded(folder, tmp_path):
         part for part in os.environ["PATH"].split(os.pathsep) if not Path(part, "bwrap").exists()
     )
     lacking = {**os.environ, "PATH": path or "/nowhere"}
-    done = cli(folder, tmp_path / "out", env=lacking)
-    assert done.returncode == 2
-    assert "apt-get install bubblewrap" in done.stderr
+    finished = cli(folder, tmp_path / "out", env=lacking)
+    assert finished.returncode == 2
+    assert "apt-get install bubblewrap" in finished.stderr
     assert not (tmp_path / "out" / "grades.csv").exists()
 
 
@@ -185,10 +185,10 @@ def test_as_an_ordinary_user(asked):
         "    try:\n        attempt()\n    except OSError:\n        held += 1\nassert held == 4, held\n"
         "assert 'CapEff:\\t0000000000000000' in open('/proc/self/status').read()\nHELD = True\n"
     )
-    with remote.launcher(asked.files, asked.preload, Limits(total=30.0)) as made:
+    with remote.launcher(asked.files, asked.preload, Limits(total=30.0)) as zygote:
         from attention_course.grading.grade import grade as one
 
-        launcher = replace(made, room=rooms)
+        launcher = replace(zygote, room=rooms)
         graded = one(submission({"scores": f"HELD\n{SCORES}"}, first=attempt), asked, 7, launcher)
         assert {judged.status for judged in graded.judged.values()} == {"passed"}
         killer = submission({"softmax": "def softmax(s):\n    import os; os.kill(-1, 9); return s"})
@@ -212,9 +212,9 @@ def test_as_another_user_altogether(folder, request):
     os.chown(out, 4242, 4242)
     user = ["setpriv", "--reuid", "4242", "--regid", "4242", "--clear-groups"]
     call = [*user, *COMMAND, "grade", str(folder), "--assignment", NAME, "--seed", "7", "--out", str(out)]
-    done = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
+    finished = subprocess.run(call, capture_output=True, text=True, cwd=ROOT, timeout=300, check=False,
                           env={**os.environ, "HOME": str(out)})  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert finished.returncode == 0, finished.stderr
     found = {one["student"]: (one["status"], one["points"]) for one in logged(out)}
     assert found == {name: (status, points) for name, (_, status, points) in CLASS.items()}
 
@@ -299,11 +299,11 @@ def test_dask_gives_the_same(folder, tmp_path, asked, here):
     ) as cluster:  # fmt: skip
         try:
             address = cluster.stdout.readline().strip()
-            done = cli(folder, tmp_path / "dask", "--scheduler", address)
+            finished = cli(folder, tmp_path / "dask", "--scheduler", address)
         finally:
             cluster.stdin.close()
             cluster.wait(30)
-    assert done.returncode == 0, done.stderr
+    assert finished.returncode == 0, finished.stderr
     assert {one["student"]: one for one in logged(tmp_path / "dask")} == grade(
         folder, tmp_path / "whole", asked
     )
@@ -387,42 +387,42 @@ def test_a_broken_reference_stops_before_anybody_is_graded(folder, tmp_path, her
     broken(monkeypatch, "softmax_jacobian")
     out = tmp_path / "out"
     assert main(["grade", str(folder), "--assignment", NAME, "--seed", "7", "--out", str(out)]) == 1
-    said = capsys.readouterr()
-    assert "nobody's submission was touched" in said.err
-    assert f"{NAME}.softmax_jacobian: 0 of 3 points: " in said.err and "entries differ" in said.err
-    assert f"{NAME}.scores" not in said.err and not said.out
+    shown = capsys.readouterr()
+    assert "nobody's submission was touched" in shown.err
+    assert f"{NAME}.softmax_jacobian: 0 of 3 points: " in shown.err and "entries differ" in shown.err
+    assert f"{NAME}.scores" not in shown.err and not shown.out
     assert logged(out) == [] and not (out / "grades.csv").exists()
 
 
 def changed_source(folder: Path, change) -> Path:
     """The exercises, with the source of chapter 3 changed."""
-    made = folder / "exercises"
+    exercises = folder / "exercises"
     for kind in ("source", "release"):
-        shutil.copytree(EXERCISES / kind / NAME, made / kind / NAME)
-    path = made / "source" / NAME / f"{NAME}.ipynb"
+        shutil.copytree(EXERCISES / kind / NAME, exercises / kind / NAME)
+    path = exercises / "source" / NAME / f"{NAME}.ipynb"
     content = json.loads(path.read_text(encoding="utf-8"))
     change(content["cells"])
     path.write_text(json.dumps(content), encoding="utf-8")
-    return made
+    return exercises
 
 
 def test_a_flag_on_the_official_solution_stops_too(folder, tmp_path, asked, here):
-    made = changed_source(tmp_path, lambda cells: cells.insert(0, code("import nowhere_to_be_found")))
+    exercises = changed_source(tmp_path, lambda cells: cells.insert(0, code("import nowhere_to_be_found")))
     with (
         open_source(folder, NAME) as source,
         pytest.raises(run.PreflightError, match="flag: cell 1: stopped with ModuleNotFoundError"),
     ):
-        run.grade_class(source, asked, made, 7, tmp_path / "out")
+        run.grade_class(source, asked, exercises, 7, tmp_path / "out")
 
 
 def test_without_the_official_solution_nothing_is_graded(folder, tmp_path, asked, here):
-    made = changed_source(tmp_path, lambda cells: None)
-    shutil.rmtree(made / "source")
+    exercises = changed_source(tmp_path, lambda cells: None)
+    shutil.rmtree(exercises / "source")
     with (
         open_source(folder, NAME) as source,
         pytest.raises(assignment.AssignmentError, match=r"official solution .* cannot be read"),
     ):
-        run.grade_class(source, asked, made, 7, tmp_path / "out")
+        run.grade_class(source, asked, exercises, 7, tmp_path / "out")
 
 
 def test_a_failure_of_the_grader_s_on_the_official_solution_stops_too(folder, tmp_path, asked, monkeypatch):
@@ -511,8 +511,8 @@ def test_the_grader_s_own_failure_is_no_zero_and_is_tried_again(folder, tmp_path
         f'exec {real} "$@"\n'
     )
     fake.chmod(0o755)
-    done = cli(folder, out, env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
-    assert done.returncode == 1, done.stderr
+    finished = cli(folder, out, env={**os.environ, "PATH": f"{programs}:{os.environ['PATH']}"})
+    assert finished.returncode == 1, finished.stderr
     with open(out / "grades.csv", newline="", encoding="utf-8") as file:
         rows = {row["student"]: row for row in csv.DictReader(file)}
     assert (rows["ada"]["status"], rows["ada"]["points"]) == ("infra_error", "")
@@ -535,8 +535,8 @@ def test_a_timeout_is_tried_again_alone(tmp_path, asked, monkeypatch):
         together.append([one["student"] for one in requests])
         for one in requests:
             slow = one["student"] != "b" and len(together) == 1
-            made = run.failed(one, "x")
-            yield one, {**made, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
+            record = run.failed(one, "x")
+            yield one, {**record, "status": "timeout" if slow else "graded", "points": 0, "flags": []}
 
     monkeypatch.setattr(run, "_on_this_machine", work)
     monkeypatch.setattr(run, "_preflight", lambda *_: None)
@@ -561,8 +561,8 @@ def test_a_worker_that_dies_costs_nobody_a_verdict(folder, tmp_path):
             time.sleep(0.02)
         worker = int(Path(f"/proc/{zygotes[0]}/stat").read_text().rpartition(")")[2].split()[1])
         os.kill(worker, signal.SIGKILL)
-        _, said = running.communicate(timeout=200)
-    assert running.returncode == 0, said
+        _, shown = running.communicate(timeout=200)
+    assert running.returncode == 0, shown
     found = {one["student"]: (one["status"], one["points"]) for one in logged(out)}
     assert found == {name: (status, points) for name, (_, status, points) in CLASS.items()}
 
@@ -598,18 +598,18 @@ def _line(process: int) -> str:
 
 def test_doctor_says_what_works(capsys):
     assert main(["doctor"]) == 0
-    said = capsys.readouterr().out
-    assert "A class can be graded safely here." in said
-    assert "no network" in said and "FAILS" not in said
+    shown = capsys.readouterr().out
+    assert "A class can be graded safely here." in shown
+    assert "no network" in shown and "FAILS" not in shown
 
 
 def test_doctor_says_what_an_unknown_processor_leaves_open(capsys, monkeypatch):
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     assert main(["doctor"]) == 0
-    said = capsys.readouterr().out
-    assert "safely" not in said
-    assert re.search(r"^missing +filter of system calls +not for riscv64: see below$", said, re.MULTILINE)
-    assert "does not know the processor riscv64" in said and "x86_64 or aarch64" in said
+    shown = capsys.readouterr().out
+    assert "safely" not in shown
+    assert re.search(r"^missing +filter of system calls +not for riscv64: see below$", shown, re.MULTILINE)
+    assert "does not know the processor riscv64" in shown and "x86_64 or aarch64" in shown
 
 
 def test_grade_says_what_an_unknown_processor_leaves_open(folder, tmp_path, here, capsys, monkeypatch):

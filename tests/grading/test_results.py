@@ -24,7 +24,7 @@ def exercise(name="03.scores", status="passed", points=5, max_points=5, message=
 
 def record(student="ada", key="0a", status="graded", seconds=1.5, **more):
     exercises = [exercise(), exercise("03.softmax", "failed", 0, 3, "Rows sum to 0.5.")]
-    made = {
+    fields = {
         "key": key,
         "student": student,
         "assignment": "03",
@@ -37,8 +37,8 @@ def record(student="ada", key="0a", status="graded", seconds=1.5, **more):
         "name": f"{student}/03.ipynb",
     }
     if status == "infra_error":
-        made |= {"points": None, "exercises": []}
-    return made | more
+        fields |= {"points": None, "exercises": []}
+    return fields | more
 
 
 def infra(student="ada", key="0a", seconds=1.5):
@@ -70,7 +70,7 @@ def test_every_status_of_an_exercise_makes_a_record(status):
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "words"),
     [
         ("key", "", "key is empty"),
         ("key", "0A", "key is '0A', not a digest"),
@@ -112,8 +112,8 @@ def test_every_status_of_an_exercise_makes_a_record(status):
         ("exercises", [exercise(message=None)], "03.scores: message is None, not a str"),
     ],
 )
-def test_a_field_that_does_not_fit_is_named(field, value, said):
-    with pytest.raises(RecordError, match=said):
+def test_a_field_that_does_not_fit_is_named(field, value, words):
+    with pytest.raises(RecordError, match=words):
         validate(record() | {field: value})
 
 
@@ -204,7 +204,7 @@ def test_a_last_line_that_is_no_json_is_left_out_and_told(tmp_path, tail):
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "words"),
     [
         (b"{", "line 2 is damaged"),
         (b"", "line 2 is damaged"),
@@ -215,15 +215,15 @@ def test_a_last_line_that_is_no_json_is_left_out_and_told(tmp_path, tail):
         (json.dumps(record(seconds=float("nan"))).encode(), "line 2 is not a record: seconds are nan"),
     ],
 )
-def test_a_damaged_line_in_the_middle_is_named_and_nothing_is_changed(tmp_path, line, said):
+def test_a_damaged_line_in_the_middle_is_named_and_nothing_is_changed(tmp_path, line, words):
     filled(tmp_path, record(), record("ben"))
     path = tmp_path / results.NAME
     first, second = path.read_bytes().splitlines()
     damaged = b"\n".join([first, line, second, b'{"cut'])
     path.write_bytes(damaged)
-    with pytest.raises(RecordError, match=said):
+    with pytest.raises(RecordError, match=words):
         read(path)
-    with pytest.raises(RecordError, match=said), open_log(tmp_path):
+    with pytest.raises(RecordError, match=words), open_log(tmp_path):
         pass
     assert path.read_bytes() == damaged
 
@@ -397,11 +397,11 @@ def test_a_killed_run_keeps_every_record_it_was_done_with_and_lets_go_of_the_loc
         for _ in range(20):
             run.stdout.readline()
         run.send_signal(signal.SIGKILL)
-        told = [20 - 1, *map(int, run.stdout.read().split("\n")[:-1])][-1]
+        counted = [20 - 1, *map(int, run.stdout.read().split("\n")[:-1])][-1]
     with open_log(tmp_path) as log:
         students = [one["student"] for one in log.records]
     assert students == [f"s{number}" for number in range(len(students))]
-    assert len(students) in (told + 1, told + 2)
+    assert len(students) in (counted + 1, counted + 2)
 
 
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(tmp_path, monkeypatch, calls):
@@ -465,11 +465,13 @@ def test_merging_loses_nothing_repeats_nothing_and_knows_no_order(tmp_path_facto
     root = tmp_path_factory.mktemp("merge")
     folders = []
     for number, shard in enumerate(shards):
-        made = [(record if stands else infra)(student, seconds=seconds) for student, stands, seconds in shard]
-        made.sort(key=lambda one: one["status"] == "graded")  # what stands is not tried again
+        records = [
+            (record if stands else infra)(student, seconds=seconds) for student, stands, seconds in shard
+        ]
+        records.sort(key=lambda one: one["status"] == "graded")  # what stands is not tried again
         folders.append(root / str(number))
         folders[-1].mkdir()
-        text = "".join(json.dumps(one) + "\n" for one in made)
+        text = "".join(json.dumps(one) + "\n" for one in records)
         (folders[-1] / results.NAME).write_text(text)
     merge(folders, root / "out")
     merge(data.draw(st.permutations(folders)), root / "other")

@@ -577,8 +577,8 @@ def test_a_file_that_is_no_zip_is_named(tmp_path):
     fill(tmp_path, "a.ipynb", "b.zip")
     (tmp_path / "empty.zip").write_bytes(b"")
     for name in ("a.ipynb", "b.zip", "empty.zip"):
-        said = refused_as_a_whole(tmp_path / name)
-        assert said == " is neither a folder nor a zip that can be read: it has no directory at its end"
+        refusal = refused_as_a_whole(tmp_path / name)
+        assert refusal == " is neither a folder nor a zip that can be read: it has no directory at its end"
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
@@ -747,9 +747,9 @@ def test_what_is_wrong_with_one_member_is_that_students(tmp_path, field, value, 
     source = patched(in_zip(tmp_path / "a.zip", "alice.ipynb", "bob.ipynb"), field, value)
     assert found(source) == {"alice": status, "bob": "bob.ipynb"}
     with open_source(source, ASSIGNMENT) as opened:
-        said = opened.read(opened.submissions[0]).message
-    assert said.startswith(message)
-    assert said.isprintable()
+        answer = opened.read(opened.submissions[0]).message
+    assert answer.startswith(message)
+    assert answer.isprintable()
 
 
 def test_what_a_broken_zip_is_said_to_be_stays_short(tmp_path):
@@ -757,9 +757,9 @@ def test_what_a_broken_zip_is_said_to_be_stays_short(tmp_path):
     source = in_zip(tmp_path / "a.zip", "b.ipynb", long)
     one = patched(source, OFFSET, 0, long)  # where the other's begins
     with open_source(one, ASSIGNMENT) as opened:
-        said = opened.read(opened.submissions[0])
-    assert said.status == "student_error"
-    assert len(said.message) < len(long) + 150
+        answer = opened.read(opened.submissions[0])
+    assert answer.status == "student_error"
+    assert len(answer.message) < len(long) + 150
 
 
 def test_an_offset_before_the_file_is_the_students_fault(tmp_path):

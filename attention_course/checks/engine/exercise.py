@@ -1,17 +1,17 @@
 """What an exercise is: a reference, cases that tell right from wrong, and the usual mistakes."""
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from inspect import signature
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from attention_course.checks.engine.asks import Asks, Function, Inputs, Step
 from attention_course.checks.engine.surroundings import undisturbed
 
-Inputs = tuple[Tensor, ...]
+_FUNCTION = Function()
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,8 @@ class Case:
     build: Callable[[torch.Generator], Inputs]
     #: also compare the gradients with respect to every input
     gradient: bool = False
+    #: what a module is built with, by name
+    arguments: Mapping[str, int | float | bool] = field(default_factory=dict, hash=False)
 
     def inputs(self, seed: int = 0) -> Inputs:
         """The case's tensors: the same for the same seed, on the CPU, on every machine.
@@ -41,6 +43,9 @@ class Mistake:
     name: str
     function: Callable[..., Any]
     message: str
+    #: whether what a training run says shows the mistake: (said, questions, right answers) -> bool. To
+    #: train the mutant as well, and compare, would take too long
+    shows: Callable[[Tensor, Tensor, Tensor], bool] | None = None
 
 
 @dataclass(frozen=True)
@@ -63,19 +68,39 @@ class Exercise:
     distributions: tuple[str, ...] = ()
     #: torch functions that would be the exercise's own answer
     forbidden: tuple[str, ...] = ()
+    #: what a learner hands over
+    asks: Asks = _FUNCTION
 
     @property
     def chapter(self) -> str:
         return self.name.partition(".")[0]
 
     @property
+    def answer(self) -> str:
+        """The name of the answer in the notebook: ``scores``, or a class's ``EncoderLayer``."""
+        return self.asks.answer(self.name.partition(".")[2], self.reference)
+
+    @property
     def parameters(self) -> tuple[str, ...]:
-        return tuple(signature(self.reference).parameters)
+        """The names of the tensors that a case draws and an answer may not change."""
+        return self.asks.parameters(self.reference)
 
     @property
     def call(self) -> str:
         """How a solution is called, as in ``scores(query, key)``."""
-        return f"{self.name.partition('.')[2]}({', '.join(self.parameters)})"
+        return self.asks.call(self.name.partition(".")[2], self.reference)
+
+    def setting(self, case: Case) -> str:
+        """What goes in, as in ``query [3, 4], key [5, 4]``."""
+        return self.asks.setting(case, self.reference)
+
+    def steps(self, case: Case, inputs: Inputs) -> tuple[Step, ...]:
+        """The calls of an answer by which the case is tried, on ``inputs`` drawn by it."""
+        return self.asks.steps(case, inputs)
+
+    def shown(self, case: Case) -> Step:
+        """What a learner sees of the case, and what of it is what."""
+        return Step(self.asks.use(case), case.inputs())
 
     @property
     def stars(self) -> str:

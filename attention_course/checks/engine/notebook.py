@@ -116,7 +116,7 @@ def chapter_of(notebook: NotebookNode, path: Path) -> Chapter:
     name = marks.get("chapter") if isinstance(marks, dict) else None
     if not isinstance(name, str) or name not in MODULES:
         sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-        counts = {one: sum(source.count(f"{one}.") for source in sources) for one in MODULES}
+        counts = {chapter: sum(source.count(f"{chapter}.") for source in sources) for chapter in MODULES}
         name = max(counts, key=counts.get)
         if not counts[name]:
             raise NotebookError(f"{path} is not an exercise notebook of this course")
@@ -219,32 +219,32 @@ def _last_word(
     The same check may stand in several cells, in any order: what the notebook says last is what
     holds, and it holds once.
     """
-    said = None
+    last = None
     silent = f"the notebook has no check of {exercise.name}"
     for index, cell in enumerate(notebook.cells):
         if cell.cell_type != "code":
             continue
-        verdicts = [one for one in _payloads(cell) if one.get("exercise") == exercise.name]
+        verdicts = [verdict for verdict in _payloads(cell) if verdict.get("exercise") == exercise.name]
         if not verdicts and not _checks(exercise, cell):
             continue
-        raised = next((one for one in cell.outputs if one.output_type == "error"), None)
+        raised = next((output for output in cell.outputs if output.output_type == "error"), None)
         if verdicts:
-            said = verdicts[-1]["status"], str(verdicts[-1].get("message", ""))
+            last = verdicts[-1]["status"], str(verdicts[-1].get("message", ""))
         elif index in unfinished:
-            said = "error", f"the cell of its check {unfinished[index]}"
+            last = "error", f"the cell of its check {unfinished[index]}"
         elif cell.execution_count is None:
             why = _stopped_by(notebook, index, unfinished)
             silent = f"its check did not run{why}"
-            if why and not said and _is_next(notebook, chapter, index, unfinished):
-                said = "error", silent
+            if why and not last and _is_next(notebook, chapter, index, unfinished):
+                last = "error", silent
         elif raised and raised.ename == CheckFailed.__name__:
             silent = "its check did not run: another check before it, in the same cell, did not pass"
         elif raised:
             why = _stopped_by(notebook, index, unfinished)
-            said = "error", f"its check could not start: {raised.ename}: {raised.evalue}{why}"
+            last = "error", f"its check could not start: {raised.ename}: {raised.evalue}{why}"
         else:
             silent = "its cell ran, but no check in it; is it commented out?"
-    return said or ("missing", silent)
+    return last or ("missing", silent)
 
 
 def _checks(exercise: Exercise, cell: NotebookNode) -> bool:
@@ -254,13 +254,14 @@ def _checks(exercise: Exercise, cell: NotebookNode) -> bool:
 
 
 def _payloads(cell: NotebookNode) -> list[dict]:
-    shown = [output.get("data", {}).get(MIMETYPE) for output in cell.outputs]
-    return [one for one in shown if isinstance(one, dict) and one.get("status") in ("passed", "failed")]
+    shown = (output.get("data", {}).get(MIMETYPE) for output in cell.outputs)
+    payloads = [payload for payload in shown if isinstance(payload, dict)]
+    return [payload for payload in payloads if payload.get("status") in ("passed", "failed")]
 
 
 def _stopped_by(notebook: NotebookNode, index: int, unfinished: dict[int, str]) -> str:
     """The cell before ``index`` that never finished, in words; empty if there is none."""
-    before = [one for one in unfinished if one < index]
+    before = [place for place in unfinished if place < index]
     if not before:
         return ""
     first = next((line for line in notebook.cells[before[-1]].source.split("\n") if line.strip()), "")

@@ -6,6 +6,7 @@ another machine) can make one and hand it to :mod:`attention_course.checks.engin
 
 import linecache
 import sysconfig
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -15,9 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attention_course.checks.engine.exercise import Inputs
+from attention_course.checks.engine.asks import Inputs
 from attention_course.checks.engine.surroundings import undisturbed
 from attention_course.checks.engine.watch import Watch
+
+#: how much longer than its processor seconds anything may take on the clock, for a machine may be busy
+SLACK = 3.0
+
+
+class Unfit(Exception):
+    """What was handed over cannot be used as the exercise asks; the text is all that is to be told."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +49,8 @@ class Outcome:
     called: frozenset[str] = field(default_factory=frozenset)
     #: one per input, None where no gradient arrived; None as a whole when none were asked for
     gradients: tuple[Tensor | None, ...] | None = None
+    #: what it took: of the processor, or on the clock after its slack, whichever is more
+    seconds: float = 0.0
 
 
 def is_plain(value: Any) -> bool:
@@ -67,10 +77,11 @@ def observe(
     gradient mode and warning filters are the same afterwards.
     """
     with undisturbed():
-        arguments = tuple(one.detach().clone() for one in inputs)
+        arguments = tuple(tensor.detach().clone() for tensor in inputs)
         if cotangents is not None:
-            arguments = tuple(one.requires_grad_(one.is_floating_point()) for one in arguments)
+            arguments = tuple(tensor.requires_grad_(tensor.is_floating_point()) for tensor in arguments)
         watch = Watch(watched) if watched else nullcontext()
+        start = _clocks()
         try:
             with watch:
                 result = function(*arguments)
@@ -79,13 +90,18 @@ def observe(
             raise
         except BaseException as error:  # SystemExit too: one exit() must not end the notebook
             return Outcome(raised=describe(error))
+        seconds = max(end - begin for begin, end in zip(start, _clocks(), strict=True))
         changed = tuple(
             index
             for index, (before, after) in enumerate(zip(inputs, arguments, strict=True))
             if not identical(before, after)
         )
         called = watch.seen if watched else frozenset()
-        return Outcome(_copy(result), None, changed, called, gradients)
+        return Outcome(_copy(result), None, changed, called, gradients, seconds)
+
+
+def _clocks() -> tuple[float, float]:
+    return time.process_time(), time.perf_counter() / SLACK
 
 
 def identical(before: Tensor, after: Tensor) -> bool:
@@ -109,17 +125,17 @@ def _copy(result: Any) -> Any:
 def _gradients(result: Any, arguments: Inputs, cotangents: Inputs) -> tuple[Tensor | None, ...]:
     outputs = result if isinstance(result, tuple) else (result,)
     loss = sum((out * cot).sum() for out, cot in zip(outputs, cotangents, strict=True))
-    wanted = [one for one in arguments if one.requires_grad]
+    wanted = [argument for argument in arguments if argument.requires_grad]
     if not loss.requires_grad:
         return tuple(None for _ in arguments)
     found = iter(torch.autograd.grad(loss, wanted, allow_unused=True))
-    return tuple(next(found) if one.requires_grad else None for one in arguments)
+    return tuple(next(found) if argument.requires_grad else None for argument in arguments)
 
 
 _LIBRARIES = tuple(
     {str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")}
 )
-_HERE = str(Path(__file__).resolve())
+_ENGINE = str(Path(__file__).resolve().parent)
 
 
 def describe(error: BaseException) -> Raised:
@@ -139,7 +155,7 @@ def _is_library(file: str) -> bool:
     if file.startswith("<frozen"):
         return True
     path = str(Path(file).resolve())
-    return path == _HERE or path.startswith(_LIBRARIES) or "site-packages" in path or "dist-packages" in path
+    return path.startswith((*_LIBRARIES, _ENGINE)) or "site-packages" in path or "dist-packages" in path
 
 
 def printable(value: Any, limit: int = 300) -> str:

@@ -130,20 +130,20 @@ def read() -> tuple[tuple[Entry, ...], str]:
 
 
 def _line(entry: Entry) -> bytes:
-    said = {
+    values = {
         "version": 1,
         "time": entry.time.isoformat(),
         "exercise": entry.exercise,
         "status": "passed" if entry.passed else "failed",
     }
-    return json.dumps(said).encode() + b"\n"
+    return json.dumps(values).encode() + b"\n"
 
 
 def _entry(line: bytes) -> Entry | None:
     try:
-        said = json.loads(line)
-        version, exercise, status = said["version"], said["exercise"], said["status"]
-        time = datetime.fromisoformat(said["time"])
+        values = json.loads(line)
+        version, exercise, status = values["version"], values["exercise"], values["status"]
+        time = datetime.fromisoformat(values["time"])
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
     known = version == 1 and isinstance(exercise, str) and status in ("passed", "failed")
@@ -187,7 +187,7 @@ class Standing:
 def standings(chapters: Sequence[Chapter], entries: Sequence[Entry]) -> tuple[Standing, ...]:
     """How far every exercise of ``chapters`` has come, in their order; other entries do not count."""
     checked: dict[str, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda one: one.time):
+    for entry in sorted(entries, key=lambda entry: entry.time):
         checked.setdefault(entry.exercise, []).append(entry)
     found = []
     for exercise in (exercise for chapter in chapters for exercise in chapter.exercises):
@@ -202,9 +202,10 @@ def following(standings: Sequence[Standing]) -> Exercise | None:
 
     After the last chapter come those left open in earlier ones. ``None`` when all have passed.
     """
-    checked = [one for one in reversed(standings) if one.latest]  # in one second: the later chapter
-    last = max(checked, key=lambda one: one.latest.time, default=None)
-    chapters = [one.exercise.chapter for one in standings]
+    # of two in one second, the later chapter
+    checked = [standing for standing in reversed(standings) if standing.latest]
+    last = max(checked, key=lambda standing: standing.latest.time, default=None)
+    chapters = [standing.exercise.chapter for standing in standings]
     start = chapters.index(last.exercise.chapter) if last else 0
     ahead = (*standings[start:], *standings[:start])
-    return next((one.exercise for one in ahead if not one.passed), None)
+    return next((standing.exercise for standing in ahead if not standing.passed), None)

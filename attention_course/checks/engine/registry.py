@@ -41,7 +41,7 @@ def chapters() -> tuple[Chapter, ...]:
 
 def find_exercise(name: str) -> Exercise:
     """The exercise called ``name``, as in ``"03_scaled_dot_product.scores"``; else ValueError."""
-    known = {item.name: item for one in chapters() for item in one.exercises}
+    known = {exercise.name: exercise for chapter in chapters() for exercise in chapter.exercises}
     if name not in known:
         raise ValueError(f"no exercise is called {name!r}; {_nearest(str(name), list(known))}")
     return known[name]

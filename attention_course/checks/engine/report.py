@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from html import escape
 
 from attention_course.checks.engine.exercise import Chapter, Exercise
-from attention_course.checks.engine.judge import Finding, Table, Verdict
 from attention_course.checks.engine.record import Standing, following
+from attention_course.checks.engine.verdict import Finding, Table, Verdict
 
 MIMETYPE = "application/vnd.attention-course.check+json"
 SELF_CHECK = "This is a self-check on your own machine, not a grade."
@@ -23,10 +23,10 @@ def title(verdict: Verdict) -> str:
 
 def others(verdict: Verdict) -> tuple[str, ...]:
     """What else is wrong: one sentence for each further stage, without repeating any."""
-    told, sentences = {verdict.findings[0].stage}, []
+    stages, sentences = {verdict.findings[0].stage}, []
     for finding in verdict.findings[1:]:
-        if finding.stage not in told:
-            told.add(finding.stage)
+        if finding.stage not in stages:
+            stages.add(finding.stage)
             sentences.append(finding.text.partition("\n")[0])
     return tuple(sentences)
 
@@ -34,7 +34,8 @@ def others(verdict: Verdict) -> tuple[str, ...]:
 def summary(verdict: Verdict) -> str:
     """The verdict on one line, for tables."""
     if verdict.passed:
-        return f"All {len(verdict.exercise.cases)} cases pass."
+        number = len(verdict.exercise.cases)
+        return f"All {number} cases pass." if number > 1 else "Its case passes."
     first = verdict.findings[0].text.replace("\n  ", " ")
     if verdict.mistake:
         return f"{first} Usual mistake: {verdict.mistake.name}. {verdict.mistake.message}"
@@ -64,14 +65,8 @@ def payload(verdict: Verdict) -> dict:
 
 def _setting(exercise: Exercise, finding: Finding) -> str:
     """Where it went wrong: the case, and what went in."""
-    shapes = next(
-        ", ".join(
-            f"{name} {list(one.shape)}" for name, one in zip(exercise.parameters, case.inputs(), strict=True)
-        )
-        for case in exercise.cases
-        if case.name == finding.case
-    )
-    return f'In the case "{finding.case}" ({shapes}):'
+    case = next(case for case in exercise.cases if case.name == finding.case)
+    return f'In the case "{case.name}" ({exercise.setting(case)}):'
 
 
 def _plain_table(table: Table) -> list[str]:
@@ -158,7 +153,7 @@ def html(verdict: Verdict, so_far: str) -> str:
 
 
 def so_far(chapter: Chapter, passed: Sequence[str]) -> str:
-    reached = sum(one.points for one in chapter.exercises if one.name in passed)
+    reached = sum(exercise.points for exercise in chapter.exercises if exercise.name in passed)
     return f"So far in this session: {points(reached, chapter.points)}."
 
 
@@ -185,14 +180,21 @@ def _row(standing: Standing) -> tuple[str, ...]:
 def _by_chapter(chapters: Sequence[Chapter], standings: Sequence[Standing]):
     """Each chapter's title and points, and a row for each of its exercises."""
     for chapter in chapters:
-        own = [one for one in standings if one.exercise.chapter == chapter.name]
-        yield chapter.title, points(sum(one.points for one in own), chapter.points), [*map(_row, own)]
+        own = [standing for standing in standings if standing.exercise.chapter == chapter.name]
+        yield (
+            chapter.title,
+            points(sum(standing.points for standing in own), chapter.points),
+            [*map(_row, own)],
+        )
 
 
 def _closing(standings: Sequence[Standing]) -> list[str]:
     """The sum, and what is next."""
-    reached, of = sum(one.points for one in standings), sum(one.exercise.points for one in standings)
-    passed = sum(one.status == "passed" for one in standings)
+    reached, of = (
+        sum(standing.points for standing in standings),
+        sum(standing.exercise.points for standing in standings),
+    )
+    passed = sum(standing.status == "passed" for standing in standings)
     exercises = f"{len(standings)} exercise{'' if len(standings) == 1 else 's'}"
     lines = [f"In all: {passed} of {exercises} passed, {points(reached, of)}."]
     after = following(standings)
@@ -241,12 +243,12 @@ def progress_values(standings: Sequence[Standing]) -> list[dict]:
     """The same for a program: one object for each exercise."""
     return [
         {
-            "exercise": one.exercise.name,
-            "status": one.status,
-            "points": one.points,
-            "max_points": one.exercise.points,
-            "passed_at": one.passed.time.isoformat() if one.passed else None,
-            "latest_at": one.latest.time.isoformat() if one.latest else None,
+            "exercise": standing.exercise.name,
+            "status": standing.status,
+            "points": standing.points,
+            "max_points": standing.exercise.points,
+            "passed_at": standing.passed.time.isoformat() if standing.passed else None,
+            "latest_at": standing.latest.time.isoformat() if standing.latest else None,
         }
-        for one in standings
+        for standing in standings
     ]

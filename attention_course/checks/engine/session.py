@@ -3,10 +3,9 @@
 import sys
 from typing import Any
 
-from torch import Tensor
-
 from attention_course.checks.engine import record, registry, report
 from attention_course.checks.engine.judge import judge_function
+from attention_course.checks.engine.use import presented
 
 #: exercise -> its latest verdict in this session, recorded or not
 _LATEST: dict[str, record.Entry] = {}
@@ -24,7 +23,7 @@ def check(name: str, function: Any) -> None:
 
     Args:
         name: chapter and exercise, as in ``"03_scaled_dot_product.scores"``.
-        function: the learner's function itself, not called.
+        function: the learner's function itself, not called; or the class, where a module is asked for.
 
     Raises:
         CheckFailed: something is not right yet; what, is shown before.
@@ -33,7 +32,7 @@ def check(name: str, function: Any) -> None:
     verdict = judge_function(registry.find_exercise(name), function)
     _LATEST[name] = record.now(name, verdict.passed)
     trouble = record.write([_LATEST[name]])
-    passed = [one for one, entry in _LATEST.items() if entry.passed]
+    passed = [exercise for exercise, entry in _LATEST.items() if entry.passed]
     so_far = report.so_far(registry.find_chapter(verdict.exercise.chapter), passed)
     so_far = f"{so_far} {trouble}" if trouble else so_far
     _show(
@@ -57,16 +56,21 @@ def hint(name: str, level: int = 1) -> None:
     print(f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}")
 
 
-def inputs(name: str, case: str) -> tuple[Tensor, ...]:
-    """The tensors of one case, named as the check names it, to try a function on by hand.
+def inputs(name: str, case: str) -> tuple:
+    """What one case draws, named as the check names it, to try an answer on by hand.
+
+    That is what a function is called with; for a module its state, by name, and what it is called with; for
+    a training run what it is given, the questions, and their right answers.
 
     Raises:
         ValueError: there is no such exercise, or no such case.
     """
-    cases = {one.name: one for one in registry.find_exercise(name).cases}
+    exercise = registry.find_exercise(name)
+    cases = {known.name: known for known in exercise.cases}
     if case not in cases:
         raise ValueError(f"no case of {name} is called {case!r}; there are: {', '.join(cases)}")
-    return cases[case].inputs()
+    shown = exercise.shown(cases[case])
+    return presented(shown.use, shown.inputs)
 
 
 def progress(chapter: str | None = None) -> None:

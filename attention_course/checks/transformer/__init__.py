@@ -1,4 +1,4 @@
-"""Chapter 7: layer norm, feed-forward, one residual block, cross-attention, a loss, an encoder layer.
+"""Chapter 7: layer norm, feed-forward, a residual block, cross-attention, a loss, a layer, a training run.
 
 Inputs are drawn so that the usual mistakes show. Sentences, tokens and columns differ in number, and
 agree in a case of their own where a wrong axis would otherwise raise; gains are not 1 and shifts and
@@ -13,6 +13,7 @@ from attention_course.checks.transformer.layer_norm import LAYER_NORM
 from attention_course.checks.transformer.next_token_loss import NEXT_TOKEN_LOSS
 from attention_course.checks.transformer.pre_norm_block import PRE_NORM_BLOCK
 from attention_course.checks.transformer.shared import NAME
+from attention_course.checks.transformer.train import TRAIN
 
 CHAPTER = Chapter(
     name=NAME,
@@ -24,5 +25,6 @@ CHAPTER = Chapter(
         CROSS_ATTENTION,
         NEXT_TOKEN_LOSS,
         ENCODER_LAYER,
+        TRAIN,
     ),
 )

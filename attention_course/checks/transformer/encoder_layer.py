@@ -1,203 +1,347 @@
-"""Exercise 6: a whole encoder layer."""
+"""Exercise 6: a whole encoder layer, as a module."""
 
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 
+from attention_course.checks.engine.asks import Inputs, Module
 from attention_course.checks.engine.drawing import halves, normal, tenths
-from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.transformer import shared
 from attention_course.checks.transformer.shared import NAME
 
+STATE = (
+    "query.weight", "key.weight", "value.weight", "output.weight",
+    "norm_1.weight", "norm_1.bias",
+    "inner.weight", "inner.bias", "outer.weight", "outer.bias",
+    "norm_2.weight", "norm_2.bias",
+)  # fmt: skip
 
-def _attended(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> Tensor:
-    query, key = x @ w_query, x @ w_key
-    return (query @ key.mT / key.shape[-1] ** 0.5).softmax(-1) @ (x @ w_value)
 
+class EncoderLayer(nn.Module):
+    """The reference; each of its mistakes is one of its parts, replaced."""
 
-def _attended_unscaled(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> Tensor:
-    return (x @ w_query @ (x @ w_key).mT).softmax(-1) @ (x @ w_value)
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(d_model, d_model, bias=False)
+        self.key = nn.Linear(d_model, d_model, bias=False)
+        self.value = nn.Linear(d_model, d_model, bias=False)
+        self.output = nn.Linear(d_model, d_model, bias=False)
+        self.norm_1 = nn.LayerNorm(d_model, eps=shared.EPSILON)
+        self.inner = nn.Linear(d_model, d_ff)
+        self.outer = nn.Linear(d_ff, d_model)
+        self.norm_2 = nn.LayerNorm(d_model, eps=shared.EPSILON)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.wired(x, self.attend, self.norm_1, self.feed, self.norm_2)
+
+    def wired(self, x: Tensor, attend: "Step", norm_1: "Step", feed: "Step", norm_2: "Step") -> Tensor:
+        middle = norm_1(x + attend(x))
+        return norm_2(middle + feed(middle))
+
+    def attend(self, x: Tensor) -> Tensor:
+        key = self.key(x)
+        scores = self.query(x) @ key.mT / self.scale(key)
+        return self.output(scores.softmax(-1) @ self.value(x))
+
+    def scale(self, key: Tensor) -> float:
+        return key.shape[-1] ** 0.5
+
+    def feed(self, x: Tensor) -> Tensor:
+        return self.outer(self.inner(x).relu())
 
 
 Step = Callable[[Tensor], Tensor]
 
 
-def _wire(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
-    middle = norm_1(x + attend(x))
-    return norm_2(middle + feed(middle))
+def _wired(wired: Callable[[Tensor, Step, Step, Step, Step], Tensor]) -> type[EncoderLayer]:
+    """The reference with its parts put together by ``wired(x, attend, norm_1, feed, norm_2)``."""
+    return type("EncoderLayer", (EncoderLayer,), {"wired": lambda self, *parts: wired(*parts)})
 
 
-def _wire_pre_norm(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+def _with(**parts: Callable) -> type[EncoderLayer]:
+    """The reference with methods replaced."""
+    return type("EncoderLayer", (EncoderLayer,), parts)
+
+
+def _pre_norm(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
     middle = x + attend(norm_1(x))
     return middle + feed(norm_2(middle))
 
 
-def _wire_no_first_residual(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
-    middle = norm_1(attend(x))
-    return norm_2(middle + feed(middle))
-
-
-def _wire_no_second_residual(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
-    return norm_2(feed(norm_1(x + attend(x))))
-
-
-def _wire_second_residual_from_x(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+def _second_residual_from_x(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
     return norm_2(x + feed(norm_1(x + attend(x))))
 
 
-def _wire_no_first_norm(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+def _no_first_norm(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
     middle = x + attend(x)
     return norm_2(middle + feed(middle))
 
 
-def _wire_no_second_norm(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+def _no_second_norm(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
     middle = norm_1(x + attend(x))
     return middle + feed(middle)
 
 
-def _wire_one_norm_twice(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
-    return _wire(x, attend, norm_1, feed, norm_1)
+def _no_first_residual(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+    middle = norm_1(attend(x))
+    return norm_2(middle + feed(middle))
 
 
-def _wire_norm_inside(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+def _one_norm_twice(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+    middle = norm_1(x + attend(x))
+    return norm_1(middle + feed(middle))
+
+
+def _norm_inside(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
     middle = x + norm_1(attend(x))
     return middle + norm_2(feed(middle))
 
 
-def _encoder(
-    wire: Callable[..., Tensor] = _wire,
-    attended: Callable[..., Tensor] = _attended,
-    project: Callable[[Tensor, Tensor], Tensor] = lambda context, w_output: context @ w_output,
-) -> Callable[..., Tensor]:
-    def encoder_layer(
-        x: Tensor,
-        w_query: Tensor,
-        w_key: Tensor,
-        w_value: Tensor,
-        w_output: Tensor,
-        w_in: Tensor,
-        b_in: Tensor,
-        w_out: Tensor,
-        b_out: Tensor,
-        gains: Tensor,
-        shifts: Tensor,
-    ) -> Tensor:
-        return wire(
-            x,
-            lambda x: project(attended(x, w_query, w_key, w_value), w_output),
-            lambda x: shared.layer_norm(x, gains[0], shifts[0]),
-            lambda x: shared.feed_forward(x, w_in, b_in, w_out, b_out),
-            lambda x: shared.layer_norm(x, gains[1], shifts[1]),
-        )
-
-    return encoder_layer
+def _without_output(self: EncoderLayer, x: Tensor) -> Tensor:
+    key = self.key(x)
+    return (self.query(x) @ key.mT / key.shape[-1] ** 0.5).softmax(-1) @ self.value(x)
 
 
-def _layer_inputs(generator: Generator, *shape: int, hidden: int, dtype=torch.float32) -> Inputs:
-    width = shape[-1]
+class _PlainList(EncoderLayer):
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.norms = [self.norm_1, self.norm_2]
+        del self.norm_1, self.norm_2
+
+
+class _OneNorm(EncoderLayer):
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.norm_2 = self.norm_1
+
+
+class _Transposed(EncoderLayer):
+    """Its matrices are [in, out] and stand on the right, as in the exercises before."""
+
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.inner = _Right(d_model, d_ff)
+        self.outer = _Right(d_ff, d_model)
+
+
+class _Right(nn.Module):
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.zeros(rows, columns)), nn.Parameter(torch.zeros(columns))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight + self.bias
+
+
+def _attend_from_the_right(self: EncoderLayer, x: Tensor) -> Tensor:
+    query, key, value = (x @ part.weight for part in (self.query, self.key, self.value))
+    return (query @ key.mT / key.shape[-1] ** 0.5).softmax(-1) @ value @ self.output.weight
+
+
+class _WithoutBiases(EncoderLayer):
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        self.inner = nn.Linear(d_model, d_ff, bias=False)
+        self.outer = nn.Linear(d_ff, d_model, bias=False)
+
+
+class _WithBiases(EncoderLayer):
+    def __init__(self, d_model: int, d_ff: int) -> None:
+        super().__init__(d_model, d_ff)
+        for name in ("query", "key", "value", "output"):
+            setattr(self, name, nn.Linear(d_model, d_model))
+
+
+class _Remembers(EncoderLayer):
+    """It attends to the tokens of the call before as well."""
+
+    def attend(self, x: Tensor) -> Tensor:
+        seen = x if getattr(self, "seen", None) is None else torch.cat((self.seen, x), -2)
+        self.seen = seen
+        key = self.key(seen)
+        scores = self.query(x) @ key.mT / self.scale(key)
+        return self.output(scores.softmax(-1) @ self.value(seen))
+
+
+def _dropped(self: EncoderLayer, x: Tensor) -> Tensor:
+    return F.dropout(self.outer(self.inner(x).relu()), 0.1)
+
+
+def _in_place(self: EncoderLayer, x: Tensor) -> Tensor:
+    return x.copy_(EncoderLayer.forward(self, x))
+
+
+# Cases ----------------------------------------------------------------------------------------
+
+
+def _drawn(generator: Generator, *shape: int, d_ff: int, dtype: torch.dtype = torch.float32) -> Inputs:
+    d_model = shape[-1]
+
+    def gain_and_shift() -> Inputs:
+        return shared.gains(generator, d_model, dtype=dtype), normal(generator, d_model, dtype=dtype)
+
+    projections = [shared.weight(generator, d_model, d_model, dtype) for _ in range(4)]
+    w_in, b_in, w_out, b_out = shared.two_layers(generator, d_model, d_ff, dtype)
     return (
-        normal(generator, *shape, dtype=dtype),
-        *(shared.weight(generator, width, width, dtype) for _ in range(4)),
-        *shared.two_layers(generator, width, hidden, dtype),
-        shared.gains(generator, 2, width, dtype=dtype),
-        normal(generator, 2, width, dtype=dtype),
-    )
+        *projections, *gain_and_shift(), w_in.mT.contiguous(), b_in, w_out.mT.contiguous(), b_out,
+        *gain_and_shift(), normal(generator, *shape, dtype=dtype),
+    )  # fmt: skip
+
+
+def _by_hand(generator: Generator) -> Inputs:
+    return (
+        *(halves(generator, 4, 4) for _ in range(4)),
+        shared.gains(generator, 4), tenths(generator, 4),
+        halves(generator, 6, 4), halves(generator, 6), halves(generator, 4, 6), tenths(generator, 4),
+        shared.gains(generator, 4), tenths(generator, 4),
+        tenths(generator, 3, 4),
+    )  # fmt: skip
 
 
 ENCODER_LAYER = Exercise(
     name=f"{NAME}.encoder_layer",
-    title="A whole layer",
+    title="A whole layer, as a module",
     points=3,
     difficulty=3,
-    minutes=20,
-    reference=_encoder(),
+    minutes=25,
+    reference=EncoderLayer,
+    asks=Module(STATE),
     returns=("output",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
-        Case(
-            "one decimal",
-            lambda g: (
-                tenths(g, 3, 4),
-                *(halves(g, 4, 4) for _ in range(4)),
-                halves(g, 4, 6),
-                halves(g, 6),
-                halves(g, 6, 4),
-                tenths(g, 4),
-                shared.gains(g, 2, 4),
-                tenths(g, 2, 4),
-            ),
-        ),
-        Case("batch", lambda g: _layer_inputs(g, 2, 5, 8, hidden=24)),
-        Case("one token", lambda g: _layer_inputs(g, 3, 1, 6, hidden=12)),
+        Case("one decimal", _by_hand, arguments={"d_model": 4, "d_ff": 6}),
+        Case("batch", lambda g: _drawn(g, 2, 5, 8, d_ff=24), arguments={"d_model": 8, "d_ff": 24}),
+        Case("one token", lambda g: _drawn(g, 3, 1, 6, d_ff=12), arguments={"d_model": 6, "d_ff": 12}),
         Case(
             "two leading axes, float64",
-            lambda g: _layer_inputs(g, 2, 3, 4, 8, hidden=16, dtype=torch.float64),
+            lambda g: _drawn(g, 2, 3, 4, 8, d_ff=16, dtype=torch.float64),
+            arguments={"d_model": 8, "d_ff": 16},
         ),
-        Case("gradient", lambda g: _layer_inputs(g, 2, 4, 6, hidden=9), gradient=True),
+        Case(
+            "gradient",
+            lambda g: _drawn(g, 2, 4, 6, d_ff=9),
+            gradient=True,
+            arguments={"d_model": 6, "d_ff": 9},
+        ),
     ),
     mistakes=(
         Mistake(
+            "modules in a plain list",
+            _PlainList,
+            "nn.Module registers what is assigned to self, not what lies in a list: model.parameters() does "
+            "not know it, so no optimizer learns it and no file keeps it. Assign each norm to an attribute.",
+        ),
+        Mistake(
+            "one norm under two names",
+            _OneNorm,
+            "norm_1 and norm_2 are one module with one gain and one shift, and whatever one learns the "
+            "other has. Make two.",
+        ),
+        Mistake(
+            "weights kept as [in, out]",
+            _Transposed,
+            "Your matrices stand on the right as they are, as in exercises 2 to 4. nn.Linear keeps its "
+            "weight as [out, in] and computes x @ weight.mT + bias. Use nn.Linear.",
+        ),
+        Mistake(
+            "weights not transposed",
+            _with(attend=_attend_from_the_right),
+            "The square matrices stand on the right as they are: no shape tells. nn.Linear keeps its weight "
+            "as [out, in] and computes x @ weight.mT. Call the layer, self.query(x).",
+        ),
+        Mistake(
+            "bias missing",
+            _WithoutBiases,
+            "The two layers of the feed-forward network have biases, b_in and b_out of exercise 2.",
+        ),
+        Mistake(
+            "biases in the attention",
+            _WithBiases,
+            "The four projections of the attention have no biases here. nn.Linear makes one unless told "
+            "bias=False.",
+        ),
+        Mistake(
+            "state kept between calls",
+            _Remembers,
+            "Your module keeps the tokens of one call and reads them in the next: the second batch sees the "
+            "first. What a call needs, it is given.",
+        ),
+        Mistake(
+            "dropout that is always on",
+            _with(feed=_dropped),
+            "F.dropout drops in evaluation, too, unless it is told training=self.training. nn.Dropout knows.",
+        ),
+        Mistake(
             "pre-norm",
-            _encoder(_wire_pre_norm),
+            _wired(_pre_norm),
             "Both layers read normed tokens, and the sums are not normed. That is pre-norm, as in "
             "exercise 3. The encoder of 2017 norms after each sum.",
         ),
         Mistake(
             "residual missing around attention",
-            _encoder(_wire_no_first_residual),
+            _wired(_no_first_residual),
             "After the first half a token knows what it gathered and no longer what it was. Add x "
             "before the first norm.",
         ),
         Mistake(
             "residual missing around feed-forward",
-            _encoder(_wire_no_second_residual),
+            _wired(lambda x, attend, norm_1, feed, norm_2: norm_2(feed(norm_1(x + attend(x))))),
             "The second half returns what the feed-forward layer says, alone. Add what it has read "
             "before the second norm.",
         ),
         Mistake(
             "second residual from x",
-            _encoder(_wire_second_residual_from_x),
+            _wired(_second_residual_from_x),
             "The second sum takes x, the tokens from before the attention. It takes what the "
             "feed-forward layer reads: the result of the first half.",
         ),
         Mistake(
             "first norm missing",
-            _encoder(_wire_no_first_norm),
+            _wired(_no_first_norm),
             "The first sum goes on without a norm. There is one after each of the two sums.",
         ),
         Mistake(
             "second norm missing",
-            _encoder(_wire_no_second_norm),
+            _wired(_no_second_norm),
             "The second sum is returned without a norm. There is one after each of the two sums.",
         ),
         Mistake(
             "one norm used twice",
-            _encoder(_wire_one_norm_twice),
-            "Both norms use gains[0] and shifts[0]. The second has its own: gains[1] and shifts[1].",
+            _wired(_one_norm_twice),
+            "forward calls norm_1 after both sums. The second has a norm of its own, norm_2.",
         ),
         Mistake(
             "norm before the sum",
-            _encoder(_wire_norm_inside),
+            _wired(_norm_inside),
             "Each norm is applied to what a layer says, and x is added after it. Add first, then norm.",
         ),
         Mistake(
             "W_O missing",
-            _encoder(project=lambda context, w_output: context),
-            "The context goes straight into the sum. It passes through w_output first.",
+            _with(attend=_without_output),
+            "The context goes straight into the sum. It passes through self.output first.",
         ),
         Mistake(
             "no scale",
-            _encoder(attended=_attended_unscaled),
+            _with(scale=lambda self, key: 1.0),
             "The scores are plain dot products. Divide them by √d_k.",
+        ),
+        Mistake(
+            "x changed in place",
+            _with(forward=_in_place),
+            "The result is right, but it is written into x itself, as x += ... does. Make a new tensor.",
         ),
     ),
     hints=(
-        "Two halves of the same form: norm(something + layer(something)). What is “something” in the "
+        "__init__ makes eight parts and assigns each to self under the name that the text gives it; forward "
+        "is two halves of the same form: norm(something + layer(something)). What is “something” in the "
         "first half, and what in the second?",
-        "First half: attention of x with itself, times w_output; add x; layer_norm with gains[0] and "
-        "shifts[0].",
-        "Second half: feed_forward of that result; add that result, not x; layer_norm with gains[1] "
-        "and shifts[1].",
+        "nn.Linear(d_model, d_model, bias=False) four times, nn.Linear(d_model, d_ff) and back, "
+        "nn.LayerNorm(d_model) twice. First half: self.output of the attention of x with itself; add x; "
+        "self.norm_1.",
+        "Second half: self.outer(torch.relu(self.inner(y))) of that result y; add y, not x; self.norm_2. "
+        "Assign nothing to self in forward.",
     ),
 )

@@ -1,0 +1,38 @@
+"""How an answer is used, from plain data: the same on a learner's machine and in the grader's sandbox."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from attention_course.checks.engine import module, training
+
+
+def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callable[..., Any]:
+    """``answer`` as a function of tensors; ``kept`` holds what one step leaves for the next.
+
+    Raises:
+        ValueError: there is no such use.
+    """
+    match use["as"]:
+        case "function":
+            return answer
+        case "module":
+            return partial(module.called, answer, use["state"], use["arguments"], use["training"])
+        case "training":
+            return partial(training.trained, answer, kept)
+        case "trained":
+            return partial(training.asked, kept)
+    raise ValueError(f"no answer is used as {use['as']!r}")
+
+
+def presented(use: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple:
+    """A case's tensors as a learner sees them: a module's state is a dict, a seed is a number."""
+    match use["as"]:
+        case "module":
+            number = len(use["state"])
+            return dict(zip(use["state"], tensors[:number], strict=True)), *tensors[number:]
+        case "training":
+            return training.numbers(tensors)
+    return tuple(tensors)
