@@ -52,3 +52,9 @@ def unchecked():
     config.update("jaxtyping_disable", True)
     yield
     config.update("jaxtyping_disable", before)
+
+
+@pytest.fixture
+def compiler():
+    """A fresh torch.compile: what other tests compiled in this process counts against a limit."""
+    torch._dynamo.reset()

@@ -290,7 +290,7 @@ class TestScaledDotProductAttention:
         torch.testing.assert_close(got.float(), want, rtol=0, atol=5e-2)
 
     @pytest.mark.usefixtures("unchecked")
-    def test_compile(self, backend):
+    def test_compile(self, backend, compiler):
         compiled = torch.compile(scaled_dot_product_attention, fullgraph=True, backend="eager")
         query, key, value = inputs((1, 2), dtype=torch.float32)
         for arguments in ({}, {"is_causal": True}, {"window": 2}):

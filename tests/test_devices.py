@@ -165,7 +165,7 @@ class TestWholeModels:
         torch.manual_seed(0)
         return MODELS[name]().eval(), torch.randint(TOKENS, (B, T))
 
-    def test_compiled_as_one_graph(self, name):
+    def test_compiled_as_one_graph(self, name, compiler):
         model, given = self.model(name)
         compiled = torch.compile(model, fullgraph=True, backend="eager")
         torch.testing.assert_close(compiled(given), model(given))

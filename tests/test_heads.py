@@ -212,8 +212,8 @@ def test_autocast():
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("compiler")
 def test_compile():
-    torch._dynamo.reset()  # what other tests compiled in this process counts against a limit
     ours, x = module().float(), torch.randn(2, 5, 12)
     compiled = torch.compile(ours, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(x, is_causal=True)[0], ours(x, is_causal=True)[0])

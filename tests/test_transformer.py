@@ -735,6 +735,7 @@ def test_autocast():
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.usefixtures("compiler")
 def test_compile():
     model, (source, lengths, previous) = small().float(), inputs()
     memory = model.read(source, lengths)

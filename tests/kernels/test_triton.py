@@ -204,7 +204,7 @@ class TestRefusals:
         monkeypatch.setattr(host, "find_spec", lambda name: True)
         monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.1.0"))
         assert supports(*good()) == "Triton 3.6 or newer is needed, 3.1.0 is installed"
-        pyproject = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())
+        pyproject = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())
         (line,) = pyproject["project"]["optional-dependencies"]["triton"]
         assert f"triton>={'.'.join(map(str, host.OLDEST))};" in line
 
