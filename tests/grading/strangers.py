@@ -31,7 +31,8 @@ def whole(name: str = NAME) -> list[dict]:
 def source(name: str = NAME) -> list[dict]:
     """The same without text and without what only shows something: quicker, and as many points."""
     cells = [cell for cell in whole(name) if cell["cell_type"] == "code"]
-    return [cell for number, cell in enumerate(cells) if number < 2 or grade_id(cell)]
+    given = ("import ", "class ")  # set-up, and classes that an answer may build
+    return [cell for cell in cells if grade_id(cell) or "".join(cell["source"]).startswith(given)]
 
 
 def grade_id(cell: dict) -> str | None:

@@ -25,20 +25,20 @@ class Model(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocabulary, d_model)
         self.place = nn.Embedding(length, d_model)
-        self.norm_1, self.norm_2 = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.query = nn.Linear(d_model, d_model, bias=False)
-        self.key = nn.Linear(d_model, d_model, bias=False)
-        self.value = nn.Linear(d_model, d_model, bias=False)
-        self.output = nn.Linear(d_model, d_model, bias=False)
-        self.inner, self.outer = nn.Linear(d_model, 4 * d_model), nn.Linear(4 * d_model, d_model)
+        self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(2))
+        self.project = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.mix = nn.Linear(d_model, d_model, bias=False)
+        self.inner = nn.Linear(d_model, 4 * d_model)
+        self.outer = nn.Linear(4 * d_model, d_model)
         self.words = nn.Linear(d_model, vocabulary)
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         x = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
-        normed = self.norm_1(x)
-        scores = self.query(normed) @ self.key(normed).mT / x.shape[-1] ** 0.5
-        x = x + self.output(scores.masked_fill(~mask, -torch.inf).softmax(-1) @ self.value(normed))
-        return self.words(x + self.outer(self.inner(self.norm_2(x)).relu()))
+        query, key, value = self.project(self.norms[0](x)).chunk(3, dim=-1)
+        scores = query @ key.mT / key.shape[-1] ** 0.5
+        weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
+        x = x + self.mix(weights @ value)
+        return self.words(x + self.outer(self.inner(self.norms[1](x)).relu()))
 
 
 def _next(logits: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
