@@ -99,7 +99,7 @@ class Machine(NamedTuple):
             text=True,
         )
         if done.returncode:
-            raise RuntimeError(f"{program} {' '.join(arguments)}\n{done.stdout[-3000:]}")
+            raise RuntimeError(f"{program} {' '.join(arguments)}\n{done.stdout[-1000:].strip()}")
         return done.stdout
 
 

@@ -284,6 +284,8 @@ MAY_IMPORT = {
 WITH_A_STRANGER = {
     *(f"grading.{name}" for name in ("zygote", "child", "wire", "sandbox", "seccomp")),
     *(f"checks.engine.{name}" for name in ("observe", "exercise", "surroundings", "watch")),
+    # how an answer is used
+    *(f"checks.engine.{name}" for name in ("asks", "use", "module", "training")),
 }
 
 

@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
 
+from attention_course.checks.engine.asks import Step
 from attention_course.grading import sandbox, seccomp
 from attention_course.grading.sandbox import SandboxError
 
@@ -166,7 +167,7 @@ def probe() -> tuple[float, dict[str, bool]]:
         with session(zygote, monotonic() + 60) as notebook:
             seconds = monotonic() - start
             raised = notebook.cell(1, source)
-            outcome = None if raised else notebook.call("probe", (torch.zeros(1),), None, ())
+            outcome = None if raised else notebook.call("probe", Step({"as": "function"}, (torch.zeros(1),)))
     result = getattr(outcome, "result", None)
     if not isinstance(result, torch.Tensor) or result.shape != (len(ATTEMPTS),):
         reason = raised or getattr(outcome, "raised", None) or outcome
