@@ -35,9 +35,8 @@ class Model(nn.Module):
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         x = self.token(tokens) + self.place(torch.arange(tokens.shape[1]))
         query, key, value = self.project(self.norms[0](x)).chunk(3, dim=-1)
-        scores = query @ key.mT / key.shape[-1] ** 0.5
-        weights = scores.masked_fill(~mask, -torch.inf).softmax(dim=-1)
-        x = x + self.mix(weights @ value)
+        context = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        x = x + self.mix(context)
         return self.words(x + self.outer(self.inner(self.norms[1](x)).relu()))
 
 
