@@ -107,7 +107,7 @@ def test_sleep_counts_after_its_slack():
 
     def train(tokens, seed):
         predictor = right(tokens)
-        time.sleep(0.5)
+        time.sleep(1)
         return predictor
 
     assert judge_function(short, train).findings[0].stage == "time"

@@ -219,11 +219,11 @@ TRAININGS = {
     ),
     "a training that never ends": (
         trained("return model(sentences)", "while True: pass"), "timeout",
-        "Your function took more than 2 s (6 s on the clock)",
+        "Your function took more than 2 s (10 s on the clock)",
     ),
     "a training that sleeps": (
         trained("return model(sentences)", "import time; time.sleep(100)"), "timeout",
-        "Your function took more than 2 s (6 s on the clock)",
+        "Your function took more than 2 s (10 s on the clock)",
     ),
     "a timer put out": (
         trained("return model(sentences)",

@@ -21,7 +21,7 @@ from attention_course.checks.engine.surroundings import undisturbed
 from attention_course.checks.engine.watch import Watch
 
 #: how much longer than its processor seconds anything may take on the clock, for a machine may be busy
-SLACK = 3.0
+SLACK = 5.0
 
 
 class Unfit(Exception):
