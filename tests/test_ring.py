@@ -4,6 +4,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import sys
 import time
 
 import numpy as np
@@ -405,6 +406,12 @@ def test_torchs_own_says_why_not_or_is_right():
             assert "Error: " in said
         else:
             torch.testing.assert_close(said, scaled_dot_product_attention(query, key, value, is_causal=True))
+
+
+def test_a_torch_without_its_own_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.distributed.tensor.experimental", None)  # importing it fails
+    x = torch.randn(1, 2, 8, 4)
+    assert "offers no context_parallel" in machines.context_parallel(x, x, x, is_causal=True)
 
 
 def on_gpus(one):

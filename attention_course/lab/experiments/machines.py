@@ -146,9 +146,12 @@ def context_parallel(query: Tensor, key: Tensor, value: Tensor, is_causal: bool)
     To be called by every process with the whole tensors [B, H, T, d], T divisible by 2 P.
     """
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor.experimental import context_parallel
-    from torch.distributed.tensor.experimental._attention import context_parallel_unshard
 
+    try:
+        from torch.distributed.tensor.experimental import context_parallel
+        from torch.distributed.tensor.experimental._attention import context_parallel_unshard
+    except ImportError:  # torch 2.5 has none
+        return f"ImportError: torch {torch.__version__} offers no context_parallel"
     mesh = init_device_mesh(query.device.type, (dist.get_world_size(),))
     buffers = [tensor.clone() for tensor in (query, key, value)]
     try:
