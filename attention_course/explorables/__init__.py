@@ -1,9 +1,17 @@
 """Figures that move without a kernel: plain HTML and JavaScript, their numbers from the package."""
 
 from attention_course.explorables.clock_hands import clock_hands
+from attention_course.explorables.head_view import head_view
 from attention_course.explorables.paint_a_mask import paint_a_mask
 from attention_course.explorables.query_and_keys import query_and_keys
 from attention_course.explorables.split_heads import split_heads
 from attention_course.explorables.who_looks_at_whom import who_looks_at_whom
 
-__all__ = ["clock_hands", "paint_a_mask", "query_and_keys", "split_heads", "who_looks_at_whom"]
+__all__ = [
+    "clock_hands",
+    "head_view",
+    "paint_a_mask",
+    "query_and_keys",
+    "split_heads",
+    "who_looks_at_whom",
+]
