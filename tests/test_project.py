@@ -266,13 +266,14 @@ MAY_IMPORT = {
     "transformer": {*GROUND, *PARTS, "seq2seq"},
     "interop": {*GROUND, *PARTS, "transformer"},
     "decoding": {*GROUND, *PARTS, "transformer"},
+    "inside": {*LIBRARY, "lab.page"},  # whose style its pictures have
     "explorables": {*LIBRARY, "lab.data"},  # which holds the running example
     "lab": set(),
     "lab.data": LIBRARY,
     "lab.measure": {*LIBRARY, "lab.data"},
     "lab.train": {*LIBRARY, "lab.data", "lab.measure"},
     "lab.page": {*LIBRARY, "lab.measure"},
-    "lab.experiments": {*LIBRARY, "lab.data", "lab.measure", "lab.train", "lab.page"},
+    "lab.experiments": {*LIBRARY, "inside", "lab.data", "lab.measure", "lab.train", "lab.page"},
     "checks": {"checks.engine"},
     "checks.engine": set(),
     **{f"checks.{name}": {*LIBRARY, "checks.engine", "lab.data"} for name in CHAPTERS},

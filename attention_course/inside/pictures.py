@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.collections import PatchCollection
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from attention_course.lab.page import plotting
@@ -54,10 +56,13 @@ def gallery(weights: Float[Tensor, "layers h T_q T_k"]) -> Figure:
     # One image with gaps: 144 axes would take seconds.
     gap = max(1, round(0.08 * max(T_q, T_k)))
     mosaic = np.full((layers * (T_q + gap) - gap, heads * (T_k + gap) - gap), np.nan)
-    for (row, column), _ in np.ndenumerate(np.empty((layers, heads))):
+    frames = []
+    for row, column in np.ndindex(layers, heads):
         top, left = row * (T_q + gap), column * (T_k + gap)
         mosaic[top : top + T_q, left : left + T_k] = weights[row, column].detach().cpu()
+        frames.append(Rectangle((left - 0.5, top - 0.5), T_k, T_q))
     axis.imshow(mosaic, cmap=plotting.WEIGHT_COLOURS, vmin=0, vmax=1, interpolation="nearest")
+    axis.add_collection(PatchCollection(frames, facecolor="none", edgecolor=plotting.LINE, linewidth=0.7))
     axis.set_xticks(np.arange(heads) * (T_k + gap) + T_k / 2, range(1, heads + 1))
     axis.set_yticks(np.arange(layers) * (T_q + gap) + T_q / 2, range(1, layers + 1))
     axis.set(xlabel="head", ylabel="layer")

@@ -17,7 +17,7 @@ class Layer(NamedTuple):
 
     ``context`` is what the heads have mixed, weights · value, and ``output`` is what the output
     projection makes of it, head by head: Σ over the heads of context · output, plus the bias, is the
-    layer's answer. All tensors are those of the call, so that gradients can be asked of them.
+    layer's answer. The answer was computed from this very ``context``: gradients can be asked of it.
     """
 
     name: str
@@ -46,7 +46,9 @@ def record(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, list[Layer
             for hook in (
                 module.register_forward_pre_hook(partial(_ask, parts), with_kwargs=True),
                 module.value_projection.register_forward_hook(partial(_keep_output, parts)),
-                module.output_projection.register_forward_pre_hook(partial(_keep_input, parts)),
+                module.output_projection.register_forward_pre_hook(
+                    partial(_keep_context, parts, module.num_heads)
+                ),
                 module.register_forward_hook(partial(_finish, parts, name, layers)),
             ):
                 hooks.callback(hook.remove)
@@ -77,8 +79,10 @@ def _keep_output(parts: dict, projection: nn.Module, args: tuple, output: Tensor
     parts["value"] = output
 
 
-def _keep_input(parts: dict, projection: nn.Module, args: tuple[Tensor]) -> None:
-    parts["context"] = args[0]
+def _keep_context(parts: dict, num_heads: int, projection: nn.Module, args: tuple[Tensor]) -> tuple[Tensor]:
+    """Keep the heads apart, and hand on what is made of them: else no gradient would reach them."""
+    parts["context"] = _split(args[0], num_heads)
+    return (parts["context"].transpose(-2, -3).flatten(-2),)
 
 
 def _finish(
@@ -96,7 +100,7 @@ def _finish(
             name,
             weights,
             _split(parts["value"], module.num_kv_heads).repeat_interleave(groups, dim=-3),
-            _split(parts["context"], module.num_heads),
+            parts["context"],
             module.output_projection.weight.mT.unflatten(0, (module.num_heads, -1)),
         )
     )
