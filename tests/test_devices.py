@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune
 
-from attention_course import attention, decoding, heads, linear, local, masks, positions, scores
+from attention_course import attention, decoding, heads, inside, linear, local, masks, positions, scores
 from attention_course.attention import scaled_dot_product_attention
 from attention_course.interop import from_torch, to_torch
 from attention_course.transformer import (
@@ -46,6 +46,16 @@ def tokens(*shape):
 
 def lengths(*numbers):
     return torch.tensor(numbers, device=META)
+
+
+def looked_into():
+    """What is asked of the recorded layers of a model."""
+    model = bert_like(TOKENS, 20, **SIZES)
+    logits, layers = inside.record(model, tokens(B, T), lengths(6, 3))
+    slopes = inside.weights_times_gradient(layers, logits.sum())
+    seen = inside.weights_of(layers)
+    matters = inside.importance(model, lambda: model(tokens(B, T)).sum((1, 2)), sentences=B)
+    return inside.norms(layers[0]), inside.norms(layers[0], summed=True), slopes[1], seen, matters
 
 
 def cached():
@@ -122,6 +132,11 @@ CALLS = {
         tokens(B, T), lengths(6, 3), tokens(B, 4)
     ),
     "caches": cached,
+    "entropy": lambda: inside.entropy(draw(B, H, T, T), lengths(6, 3)),
+    "distance": lambda: inside.distance(draw(2, B, H, T, T), lengths(6, 3)),
+    "divergence": lambda: inside.divergence(draw(B, H, T, T), lengths(6, 3)),
+    "rollout": lambda: inside.rollout(draw(2, B, T, T)),
+    "record": looked_into,
     "filters": lambda: decoding.top_p(decoding.top_k(decoding.temperature(draw(B, TOKENS), 0.7), 5), 0.9),
 }
 

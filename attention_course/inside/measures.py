@@ -60,9 +60,16 @@ def _real(weights: Weights, lengths: Lengths | None) -> Bool[Tensor, "... h T_q"
             f"lengths {tuple(lengths.shape)} and weights {tuple(weights.shape)}"
         )
     inside = torch.arange(T_k, device=weights.device) < lengths[:, None]  # [B, T]
+    _check_padding(weights, inside)
+    return looks & inside[:, None]
+
+
+def _check_padding(weights: Weights, inside: Bool[Tensor, "B T"]) -> None:
+    """Refuse weights of real queries on padding, where they can be read (not on ``meta``)."""
+    if weights.is_meta:
+        return
     on_padding = (weights * ~inside[:, None, None]).sum(-1) * inside[:, None]
     if (on_padding > 1e-6).any():
         raise ValueError(
             f"weights must be 0 on padding, got up to {on_padding.max():.3g} there: was the mask passed on?"
         )
-    return looks & inside[:, None]
