@@ -8,6 +8,7 @@ import sys
 import textwrap
 import warnings
 from collections import namedtuple
+from dataclasses import replace
 from functools import partial
 from operator import attrgetter
 
@@ -84,7 +85,7 @@ class TestExercise:
         drawn = [case.inputs() for case in exercise.cases]
         floating = [[tensor for tensor in one if tensor.is_floating_point()] for one in drawn]
         if any(floating):
-            assert any(case.gradient for case in exercise.cases)
+            assert any(case.gradient or case.finite for case in exercise.cases)
             assert any(tensor.dim() > 2 for one in floating for tensor in one), "leading axes"
             assert any(one[0].dtype == torch.float64 for one in floating) or exercise is SELF_ATTENTION
         else:  # tokens have no gradient and no axis behind the words
@@ -274,6 +275,27 @@ def test_a_check_prints_the_report_and_raises(capsys):
     assert (
         report.plain(judge_function(SCORES, mistake.function), "").splitlines()[1] in capsys.readouterr().out
     )
+
+
+def test_a_gradient_that_is_nan_is_not_told_as_one_that_is_cut():
+    exercise = find_exercise("05_masks.safe_softmax")
+    verdict = judge_function(exercise, lambda scores: scores.softmax(-1).nan_to_num(0.0))
+    [finding] = verdict.findings
+    assert finding.stage == "gradient" and "is NaN or infinite in 5 of 20 entries" in finding.text
+    assert "cut" not in finding.text and "nan" in finding.table.rows[0][1]
+
+
+def test_where_right_answers_differ_in_their_gradients_these_must_arrive_and_be_finite():
+    cases = (Case("any", lambda g: (torch.ones(2, 3),), finite=True),)
+    exercise = replace(SOFTMAX, reference=lambda x: x - x.mean(), cases=cases, mistakes=(), forbidden=())
+    for right in (lambda x: x - x.sum() / 6, lambda x: 2 * (x - x.mean()), lambda x: x - 1):
+        assert judge_function(exercise, right).passed
+    for wrong, words in (
+        (lambda x: (x - 1).detach(), "no gradient reaches"),
+        (lambda x: (x - 1).sqrt(), "is NaN or infinite in 6 of 6 entries"),
+    ):
+        [finding] = judge_function(exercise, wrong).findings
+        assert finding.stage == "gradient" and words in finding.text
 
 
 def test_dividing_twice_by_the_root_is_dividing_by_d_k():

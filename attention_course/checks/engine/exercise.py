@@ -22,6 +22,8 @@ class Case:
     build: Callable[[torch.Generator], Inputs]
     #: also compare the gradients with respect to every input
     gradient: bool = False
+    #: ask of the gradients only that they arrive and are finite, where right answers may differ in them
+    finite: bool = False
     #: what a module is built with, by name
     arguments: Mapping[str, int | float | bool] = field(default_factory=dict, hash=False)
 

@@ -63,7 +63,7 @@ def _compared(exercise: Exercise, run: Run, seed: int) -> tuple[list[Finding], M
     outcomes = [run(step, None) for step in steps]
     findings = [examine(exercise, *tried) for tried in zip(exercise.cases, outcomes, expected, strict=True)]
     for index, case in enumerate(exercise.cases):
-        if case.gradient and not findings[index]:
+        if (case.gradient or case.finite) and not findings[index]:
             findings[index] = _gradient(exercise, case, index, run, seed)
     found = [each for of_case in findings for each in of_case]
     return found, _recognise(exercise, seed, outcomes, findings) if found else None
@@ -136,7 +136,16 @@ def _gradient(exercise: Exercise, case: Case, index: int, run: Run, seed: int) -
         # A solution may pass a gradient where the reference has none: there is nothing to compare.
         if got is None or want is None:
             continue
-        if not torch.allclose(got, want, rtol=10 * RTOL, atol=10 * ATOL):
+        strange = int((~got.isfinite() & want.isfinite()).sum())
+        if strange:
+            text = (
+                f"Right values, but the gradient with respect to {name} is NaN or infinite in {strange} of "
+                f"{got.numel()} entries. Where is 0 divided by 0, or a root or a logarithm taken of 0? What "
+                "torch.where or nan_to_num replaces afterwards still has its derivative: the NaN must never "
+                "arise, so give that step a harmless number first."
+            )
+            return [find(text, values(partial(finding, case), name, got, want)[0].table)]
+        if case.gradient and not torch.allclose(got, want, rtol=10 * RTOL, atol=10 * ATOL):
             text = f"Right values, but the gradient with respect to {name} differs: part of the path is cut."
             return [find(text, values(partial(finding, case), name, got, want)[0].table)]
     return []

@@ -18,6 +18,7 @@ MODULES = {
     "09_decoding": "decoding",
     "10_linear": "linear",
     "11_ring": "ring",
+    "12_seeing": "seeing",
 }
 
 
