@@ -109,6 +109,11 @@ MISTAKES = {
     ),
     "10_linear": ("strided-weights", "(j <= i) & ((i - j) % stride == 0)", "j <= i", "no stride"),
     "11_ring": ("deal", "chunks[2 * P - 1 - r]", "chunks[P + r]", "P chunks further on"),
+    "12_seeing": ("rollout", "layer @ rolled", "rolled @ layer", "order of the product"),
+    "13_probing": (
+        "best-head", "weights.masked_fill(~allowed[:, None, None], -torch.inf)", "weights",
+        "special tokens allowed",
+    ),
 }  # fmt: skip
 
 

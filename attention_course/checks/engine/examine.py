@@ -53,7 +53,9 @@ def formed(exercise: Exercise, case: Case, outcome: Outcome, expected: tuple[Ten
         if got.shape != want.shape:
             found.append(find("shape", _shape(name, got, want)))
         elif got.dtype != want.dtype:
-            text = f"{name} has dtype {_dtype(got)}; expected {_dtype(want)}, as the inputs have."
+            text = f"{name} has dtype {_dtype(got)}; expected {_dtype(want)}"
+            given = {each.dtype for each in case.inputs()}
+            text += ", as the inputs have." if want.dtype in given else "."
             found.append(find("dtype", text))
     return found
 

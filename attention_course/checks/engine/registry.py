@@ -19,6 +19,7 @@ MODULES = {
     "10_linear": "linear",
     "11_ring": "ring",
     "12_seeing": "seeing",
+    "13_probing": "probing",
 }
 
 
