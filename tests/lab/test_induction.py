@@ -104,14 +104,23 @@ class TestModel:
 
 
 class TestScores:
-    def test_matches_are_what_a_loop_finds(self):
+    @pytest.mark.parametrize("after", [0, 1, 2])
+    def test_matches_are_what_a_loop_finds(self, after):
         tokens = torch.randint(4, (2, 9))
-        found = induction.follows_a_match(tokens)
+        found = induction.after_a_match(tokens, after)
         for b in range(2):
             for t in range(9):
                 for j in range(9):
-                    follows = 0 < j <= t and tokens[b, j - 1].item() == tokens[b, t].item()
-                    assert found[b, t, j].item() == follows
+                    earlier = j - after
+                    expected = 0 <= earlier < t and j <= t and tokens[b, earlier] == tokens[b, t]
+                    assert found[b, t, j].item() == bool(expected)
+
+    def test_the_matches_themselves_can_be_asked_for(self):
+        sequences = by_hand(3, 1, 2, 1, 1, 2, 1)
+        weights = torch.rand(1, 1, 6, 6)
+        itself = {3: (0, 2), 4: (1,), 5: (0, 2, 3)}  # no token is its own earlier appearance
+        expected = sum(weights[0, 0, t, j].item() for t in itself for j in itself[t]) / 3
+        assert induction.induction_score(weights, sequences, after=0).item() == pytest.approx(expected)
 
     def test_induction_counts_every_token_that_followed_in_later_rounds_only(self):
         sequences = by_hand(3, 1, 2, 1, 1, 2, 1)  # the queries of later rounds: 3, 4, 5
@@ -176,12 +185,19 @@ class TestTakenOut:
     @pytest.mark.parametrize("back", [1, 3])
     def test_what_is_hidden_cannot_be_seen_and_all_else_can(self, back):
         model, tokens = build(1), induction.draw(1, generator()).tokens
-        before = induction.hiding(model, tokens, back)
+        before, _ = induction.hiding(model, tokens, back)
         for j in range(0, induction.LENGTH, 5):
             changed = tokens.clone()
             changed[0, j] = (changed[0, j] + 1) % induction.SYMBOLS
-            moved = ((induction.hiding(model, changed, back) - before).abs() > 1e-6).any(-1)[0]
+            after, _ = induction.hiding(model, changed, back)
+            moved = ((after - before).abs() > 1e-6).any(-1)[0]
             assert moved.tolist() == [i >= j and i != j + back for i in range(induction.LENGTH)]
+
+    def test_weights_hide_what_is_hidden_and_sum_to_one(self):
+        model, tokens = build(2), induction.draw(2, generator()).tokens
+        _, (first, second) = induction.hiding(model, tokens, 1)
+        assert (first.diagonal(-1, -2, -1) == 0).all() and (second.diagonal(-1, -2, -1) > 0).all()
+        torch.testing.assert_close(first.sum(-1), torch.ones(2, 2, induction.LENGTH))
 
     def test_only_the_layer_one_names_is_changed(self):
         model, tokens = build(2), induction.draw(2, generator()).tokens
@@ -195,8 +211,10 @@ class TestTakenOut:
 
     def test_hiding_what_is_further_away_than_anything_changes_nothing(self):
         model, sequences = build(2), induction.draw(2, generator())
-        found = induction.hiding(model, sequences.tokens, induction.LENGTH)
-        torch.testing.assert_close(found, model(sequences.tokens))
+        logits, weights = induction.hiding(model, sequences.tokens, induction.LENGTH)
+        expected = model.trace(sequences.tokens)
+        torch.testing.assert_close(logits, expected.output)
+        torch.testing.assert_close(weights, expected.weights)
         assert induction.hidden_loss(model, sequences, induction.LENGTH) == pytest.approx(
             induction.repeated_loss(model, sequences)
         )
@@ -249,6 +267,10 @@ class TestBadInput:
     def test_periods_that_leave_nothing_to_repeat(self, periods):
         with pytest.raises(ValueError, match=r"periods must be in order and lie between 1 and 46, got \("):
             induction.draw(1, generator(), periods=periods)
+
+    def test_matches_in_the_future(self):
+        with pytest.raises(ValueError, match="after must be at least 0, got -1"):
+            induction.after_a_match(torch.zeros(1, 4, dtype=torch.int64), -1)
 
     @pytest.mark.parametrize("layer", [-1, 2])
     def test_a_layer_that_is_not_there(self, layer):

@@ -143,19 +143,28 @@ def repeated_loss(model: nn.Module, sequences: Sequences) -> float:
     return nats(model, sequences.tokens)[places(sequences).repeated].mean().item()
 
 
-def follows_a_match(tokens: Int[Tensor, "B T"]) -> Bool[Tensor, "B T T"]:
-    """Return, for query t and key j ≤ t, whether the token before j is the one at t: x[j - 1] = x[t]."""
-    match = F.pad(tokens[:, :, None] == tokens[:, None, :-1], (1, 0))
-    return match & masks.causal(tokens.shape[1], device=tokens.device)
+def after_a_match(tokens: Int[Tensor, "B T"], after: int = 1) -> Bool[Tensor, "B T T"]:
+    """Return, for query t and key j ≤ t, whether x[j - after] = x[t] for an earlier token, j - after < t.
+
+    With 1 these are the tokens that followed the present one, with 0 its own earlier appearances.
+    """
+    check_at_least(0, after=after)
+    T = tokens.shape[1]
+    same = F.pad(tokens[:, :, None] == tokens[:, None, : T - after], (after, 0))  # of query t and key j
+    time = torch.arange(T, device=tokens.device)
+    return same & (time - after < time[:, None]) & (time <= time[:, None])
 
 
-def induction_score(weights: Float[Tensor, "... B h T T"], sequences: Sequences) -> Float[Tensor, "... h"]:
+def induction_score(
+    weights: Float[Tensor, "... B h T T"], sequences: Sequences, *, after: int = 1
+) -> Float[Tensor, "... h"]:
     """Return the weight on all tokens that followed the present one before, summed over them.
 
     It is averaged over the queries of later rounds, where there is at least one such token.
+    ``after`` asks for other tokens, as in ``after_a_match``.
     """
     tokens, period = sequences
-    found = (weights * follows_a_match(tokens)[:, None]).sum(-1)  # [..., B, h, T]
+    found = (weights * after_a_match(tokens, after)[:, None]).sum(-1)  # [..., B, h, T]
     later = torch.arange(tokens.shape[1], device=tokens.device) >= period[:, None]  # [B, T]
     return (found * later[:, None]).sum((-3, -1)) / later.sum()
 
@@ -188,8 +197,8 @@ def knocked_out(model: LanguageModel, sequences: Sequences) -> Float[Tensor, "la
 
 def hiding(
     model: LanguageModel, tokens: Int[Tensor, "B T"], back: int, *, layer: int = 0
-) -> Float[Tensor, "B T symbols"]:
-    """Return the model's logits if no query of one ``layer`` may look exactly ``back`` tokens back.
+) -> tuple[Float[Tensor, "B T symbols"], list[Float[Tensor, "B h T T"]]]:
+    """Return logits and every layer's weights if no query of one ``layer`` may look ``back`` tokens back.
 
     The weight that would have gone there goes to the other tokens in the same proportions. Raises a
     ``ValueError`` for a ``back`` below 1 or a layer that is not there.
@@ -199,17 +208,19 @@ def hiding(
         raise ValueError(f"layer must lie between 0 and {len(model.stack.layers) - 1}, got {layer}")
     place = torch.arange(tokens.shape[1], device=tokens.device)
     seen = place[:, None] - place != back  # True = may look
-    x = model.embedding(tokens)
+    x, weights = model.embedding(tokens), []
     for number, part in enumerate(model.stack.layers):
-        x, _ = part(x, attn_mask=seen if number == layer else None, is_causal=model.is_causal)
-    return model.output(model.stack.final_norm(x))
+        mask = seen if number == layer else None
+        x, looks = part(x, attn_mask=mask, is_causal=model.is_causal, need_weights=True)
+        weights.append(looks)
+    return model.output(model.stack.final_norm(x)), weights
 
 
 @torch.no_grad()
 def hidden_loss(model: LanguageModel, sequences: Sequences, back: int, *, layer: int = 0) -> float:
     """Return the loss on repeats if no query of one ``layer`` may look ``back`` tokens back."""
-    found = _nats(hiding(model, sequences.tokens, back, layer=layer), sequences.tokens)
-    return found[places(sequences).repeated].mean().item()
+    logits, _ = hiding(model, sequences.tokens, back, layer=layer)
+    return _nats(logits, sequences.tokens)[places(sequences).repeated].mean().item()
 
 
 def halfway(steps: Sequence[int], values: Float[Tensor, " n"]) -> float:
