@@ -9,7 +9,7 @@ import textwrap
 import warnings
 from collections import namedtuple
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from operator import attrgetter
 
 import numpy as np
@@ -298,7 +298,9 @@ def test_a_gradient_that_is_nan_is_not_told_as_one_that_is_cut():
 
 def test_where_right_answers_differ_in_their_gradients_these_must_arrive_and_be_finite():
     cases = (Case("any", lambda g: (torch.ones(2, 3),), finite=True),)
-    exercise = replace(SOFTMAX, reference=lambda x: x - x.mean(), cases=cases, mistakes=(), forbidden=())
+    exercise = replace(
+        SOFTMAX, reference=lambda x: x - x.mean(), cases=cases, mistakes=(), distributions=(), forbidden=()
+    )
     for right in (lambda x: x - x.sum() / 6, lambda x: 2 * (x - x.mean()), lambda x: x - 1):
         assert judge_function(exercise, right).passed
     for wrong, words in (
@@ -307,6 +309,20 @@ def test_where_right_answers_differ_in_their_gradients_these_must_arrive_and_be_
     ):
         [finding] = judge_function(exercise, wrong).findings
         assert finding.stage == "gradient" and words in finding.text
+
+
+def test_gradients_of_rows_that_sum_to_1_are_compared_along_changes_that_keep_the_sum():
+    exercise = find_exercise("12_seeing.rollout")
+
+    def rollout(weights, matrix):
+        layers = [matrix(layer.mean(0), torch.eye(weights.shape[-1])) for layer in weights]
+        return reduce(lambda below, layer: layer.to(weights.dtype) @ below.to(weights.dtype), layers)
+
+    for right in (lambda a, i: (a + i) / 2, lambda a, i: (a + i) / (a + i).sum(-1, keepdim=True)):
+        assert judge_function(exercise, partial(rollout, matrix=right)).passed
+    verdict = judge_function(exercise, partial(rollout, matrix=lambda a, i: (a / 2 + a.detach() / 2 + i) / 2))
+    [finding] = verdict.findings
+    assert finding.stage == "gradient" and "with respect to weights differs" in finding.text
 
 
 def test_dividing_twice_by_the_root_is_dividing_by_d_k():

@@ -68,6 +68,9 @@ class Exercise:
     returns: tuple[str, ...]
     #: those of ``returns`` whose last axis must sum to 1
     distributions: tuple[str, ...] = ()
+    #: inputs whose last axis sums to 1: right answers may rely on that, so gradients are compared along
+    #: changes that keep it so
+    given_distributions: tuple[str, ...] = ()
     #: torch functions that would be the exercise's own answer
     forbidden: tuple[str, ...] = ()
     #: what a learner hands over

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
@@ -51,6 +52,16 @@ def _plain_logarithms(p: Tensor, q: Tensor) -> Tensor:
     return ((p * (p / m).log()).sum(-1) + (q * (q / m).log()).sum(-1)) / 2
 
 
+def _torchs_own(p: Tensor, q: Tensor) -> Tensor:
+    m = ((p + q) / 2).log()
+    return (F.kl_div(m, p + 0 * q, reduction="none") + F.kl_div(m, q + 0 * p, reduction="none")).sum(-1) / 2
+
+
+def _geometric(p: Tensor, q: Tensor) -> Tensor:
+    m = (p * q).sqrt()
+    return (_kl(p, m) + _kl(q, m)) / 2
+
+
 def _queries_first(weights: Tensor) -> Tensor:
     return _js(*_pairs(weights.mean(-2)))
 
@@ -79,6 +90,7 @@ HEAD_DIVERGENCE = Exercise(
     difficulty=2,
     minutes=15,
     reference=_head_divergence,
+    given_distributions=("weights",),
     returns=("divergence",),
     cases=(
         Case("one decimal", lambda g: (shared.tenths_of_1(g, 2, 3, 3),)),
@@ -212,6 +224,19 @@ HEAD_DIVERGENCE = Exercise(
             _between(_plain_logarithms),
             "Where a weight is exactly 0, so is 0 · log 0 = 0 · -inf, or 0/0 where both are, and that is "
             "NaN. Such a weight has no share in the sum: see to it that 0 comes out there.",
+        ),
+        Mistake(
+            "NaN where both weights are 0",
+            _between(_torchs_own),
+            "Where both weights are 0 so is their mean, and its logarithm is -inf: F.kl_div multiplies that "
+            "by 0, which is NaN. Such a key has no share in the sum: give the logarithm a harmless number "
+            "there.",
+        ),
+        Mistake(
+            "geometric mean",
+            _between(_geometric),
+            "m is the root of p · q. The rows are compared with their plain mean, (p + q) / 2, which sums to "
+            "1.",
         ),
         Mistake(
             "sum over the queries",

@@ -84,6 +84,7 @@ HEAD_ENTROPY = Exercise(
     difficulty=2,
     minutes=15,
     reference=_head_entropy,
+    given_distributions=("weights",),
     returns=("entropy",),
     cases=(
         Case("one decimal", _by_hand),
@@ -106,7 +107,8 @@ HEAD_ENTROPY = Exercise(
             "divided by T",
             lambda weights, lengths: _head_entropy(weights, lengths) * lengths[:, None] / weights.shape[-1],
             "Padded queries add nothing to the sum, but are counted in what you divide by. The mean runs "
-            "over lengths[b] queries, not over T.",
+            "over lengths[b] queries, not over T. (Or you sum over the queries, and take the mean over the T "
+            "keys.)",
         ),
         Mistake(
             "only the padding counted",
@@ -131,6 +133,12 @@ HEAD_ENTROPY = Exercise(
             _over(lambda lengths, i: i < lengths[:1]),
             "Every sentence is taken to be as long as the first. Look for an index 0, or an axis that was "
             "lost.",
+        ),
+        Mistake(
+            "longest sentence's length for all",
+            _over(lambda lengths, i: i < lengths.amax()),
+            "Every sentence is taken to be as long as the longest. The shorter ones end before, and what "
+            "follows is padding: each has a length of its own.",
         ),
         Mistake(
             "lengths laid along the heads",
@@ -166,6 +174,11 @@ HEAD_ENTROPY = Exercise(
             _of_rows(lambda weights: torch.special.entr(weights).sum(-2)),
             "You sum over the queries. A row is what one query does with its keys, the last axis, and only "
             "rows sum to 1.",
+        ),
+        Mistake(
+            "decimal logarithm",
+            _after(lambda entropy, weights, lengths: entropy / math.log(10)),
+            "You take log10. Nats are asked for, which the natural logarithm gives.",
         ),
         Mistake(
             "bits",
@@ -211,6 +224,18 @@ HEAD_ENTROPY = Exercise(
             _of_rows(lambda weights: torch.special.entr(weights).sum(-1).exp()),
             "You average exp(entropy), the number of keys among which a row seems to choose. The entropy "
             "itself is asked for.",
+        ),
+        Mistake(
+            "exponential of the mean",
+            _after(lambda entropy, weights, lengths: entropy.exp()),
+            "You return exp(entropy), as if to count the keys among which a head chooses. The mean entropy "
+            "itself is asked for.",
+        ),
+        Mistake(
+            "log_softmax of the weights",
+            _of_rows(lambda weights: -(weights * weights.log_softmax(-1)).sum(-1)),
+            "The logarithm is that of a second softmax: log_softmax takes scores. The weights are the result "
+            "of a softmax: take their logarithm.",
         ),
         Mistake(
             "softmax of the weights",

@@ -73,6 +73,7 @@ ROLLOUT = Exercise(
     difficulty=2,
     minutes=10,
     reference=_rollout,
+    given_distributions=("weights",),
     returns=("rolled",),
     distributions=("rolled",),
     cases=(
@@ -81,8 +82,7 @@ ROLLOUT = Exercise(
         Case("a single layer", lambda g: (shared.rows(g, 1, 3, 5, 5),)),
         Case("as many heads as layers", lambda g: (shared.rows(g, 3, 3, 5, 5),)),
         Case("causal, float64", lambda g: (shared.rows(g, 4, 2, 6, 6, causal=True, dtype=torch.float64),)),
-        # whether a row that sums to 1 is divided by its sum changes its derivative, but not its value
-        Case("gradient", lambda g: (shared.rows(g, 2, 3, 4, 4),), finite=True),
+        Case("gradient", lambda g: (shared.rows(g, 2, 3, 4, 4),), gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -200,7 +200,14 @@ ROLLOUT = Exercise(
         Mistake(
             "maximum over the heads, made to sum to 1 before the residual",
             _rolled(lambda weights: _half(_to_1(weights.amax(1)))),
-            "Of the heads you take the largest weight. That is a variant; here the heads are averaged.",
+            "Of the heads you take the largest weight, and make the rows sum to 1. That is a variant; here "
+            "the heads are averaged, and need no such thing.",
+        ),
+        Mistake(
+            "minimum over the heads",
+            _rolled(lambda weights: _to_1(weights.amin(1) + _eye(weights))),
+            "Of the heads you take the smallest weight, what all of them agree on. That is a variant; here "
+            "the heads are averaged.",
         ),
         Mistake(
             "first head alone",
@@ -229,6 +236,14 @@ ROLLOUT = Exercise(
             _rolled(lambda weights: (weights.mean(1) + _eye(weights)).softmax(-1)),
             "The rows go through a softmax so that they sum to 1. That changes their proportions: the sum of "
             "a row is 2, so divide by that.",
+        ),
+        Mistake(
+            "identity in float32",
+            lambda weights: reduce(
+                lambda below, layer: _half(layer) @ below, weights.mean(1), torch.eye(weights.shape[-1])
+            ),
+            "torch.eye(T) is float32 whatever weights are, and a matrix product takes no two dtypes. Give it "
+            "the dtype of weights.",
         ),
         Mistake(
             "weights changed in place",

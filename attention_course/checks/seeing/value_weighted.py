@@ -52,6 +52,10 @@ def _mean_weights_of_values(weights: Tensor, value: Tensor, output: Tensor) -> T
     return weights.mean(0) * value.transpose(0, 1).flatten(1).norm(dim=-1)
 
 
+def _one_output(weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
+    return _value_weighted(weights, value, output.sum(0).expand_as(output))
+
+
 def _of_the_query(weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
     return (weights[..., None] * (value @ output)[:, :, None]).sum(0).norm(dim=-1)
 
@@ -161,6 +165,18 @@ VALUE_WEIGHTED = Exercise(
             "of a value arrives; apply it, add the heads' vectors, and take the norm last.",
         ),
         Mistake(
+            "without W_O, norms averaged over the heads",
+            _without_output(lambda shares: shares.norm(dim=-1).mean(0)),
+            "That is weight times the value's norm, averaged over the heads, without output. W_O decides "
+            "what of a value arrives; apply it, add the heads' vectors, and take the norm last.",
+        ),
+        Mistake(
+            "mean weights times the values' mean norm",
+            lambda weights, value, output: weights.mean(0) * value.norm(dim=-1).mean(0),
+            "Weights and values' norms are averaged over the heads, each by itself, and multiplied. Each "
+            "head's weight belongs to that head's value, and W_O lies between.",
+        ),
+        Mistake(
             "without weights",
             _without_weights,
             "Every row is the same: the norm of what token j would add at a weight of 1. Each head's vector "
@@ -208,6 +224,12 @@ VALUE_WEIGHTED = Exercise(
             "Every head's values go through the first head's rows of W_O. Each head has its own.",
         ),
         Mistake(
+            "all heads' W_O added",
+            _one_output,
+            "The heads' rows of W_O are added before they meet the values, so that each head's values go "
+            "through all of them. Each head has its own: add what comes out.",
+        ),
+        Mistake(
             "square",
             lambda *inputs: _value_weighted(*inputs).square(),
             "These are squares of norms: the root is missing.",
@@ -222,6 +244,17 @@ VALUE_WEIGHTED = Exercise(
             "sum of the entries",
             _summed(lambda shares: shares.sum(-1)),
             "You add the entries of the vector, which can cancel. Its length is asked for.",
+        ),
+        Mistake(
+            "mean of the entries",
+            _summed(lambda shares: shares.mean(-1)),
+            "You average the entries of the vector, which can cancel. Its length is asked for.",
+        ),
+        Mistake(
+            "largest entry",
+            _summed(lambda shares: shares.abs().amax(-1)),
+            "You take the largest absolute entry. That is another norm; here it is the length of the vector, "
+            "the root of the sum of the squares.",
         ),
         Mistake(
             "root of the mean square",

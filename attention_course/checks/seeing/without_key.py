@@ -100,6 +100,7 @@ WITHOUT_KEY = Exercise(
     difficulty=2,
     minutes=10,
     reference=_without_key,
+    given_distributions=("weights",),
     returns=("contexts",),
     cases=(
         Case(
@@ -114,8 +115,9 @@ WITHOUT_KEY = Exercise(
             "the first token of a causal text, float64",
             lambda g: _heads(g, 3, 5, 4, 0, causal=True, dtype=torch.float64),
         ),
-        # what is left is a sum, or 1 less what is gone: of equal value, and of another derivative
-        Case("gradient", lambda g: _heads(g, 3, 5, 2, 0, causal=True), finite=True),
+        Case("gradient", lambda g: _heads(g, 3, 5, 2, 3), gradient=True),
+        # where nothing is left, zeros have whatever derivative one's way to them has
+        Case("gradient where nothing is left", lambda g: _heads(g, 3, 5, 2, 0, causal=True), finite=True),
     ),
     mistakes=(
         Mistake(
@@ -203,6 +205,12 @@ WITHOUT_KEY = Exercise(
             "it by what is left of it.",
         ),
         Mistake(
+            "all rows together made to sum to 1",
+            _weighing(lambda weights, position: _to_1(_kept(weights, position), (-2, -1))),
+            "You divide by the sum of all that is left of a head, so that all its rows together sum to 1. "
+            "Each row is to sum to 1: divide it by what is left of it.",
+        ),
+        Mistake(
             "divided by what is gone",
             _weighing(
                 lambda weights, position: _kept(weights, position) / weights[..., _gone(weights, position)]
@@ -228,6 +236,12 @@ WITHOUT_KEY = Exercise(
             "counted from 1",
             lambda weights, value, position: _without_key(weights, value, (position - 1) % weights.shape[-1]),
             "The token before is taken out. position counts from 0, as torch does.",
+        ),
+        Mistake(
+            "counted from 1, and none at 0",
+            lambda weights, value, position: _without_key(weights, value, position - 1),
+            "The token before is taken out, and none at all where position is 0. position counts from 0, as "
+            "torch does.",
         ),
         Mistake(
             "a head instead of a token",
