@@ -19,7 +19,9 @@ def encoder(layers=2):
     """A small encoder with random weights, large enough ones for its heads to differ."""
     torch.manual_seed(0)
     embedding = Embedding(50, 12, Learned(20, 12))
-    model = BertEncoder(embedding, Encoder(layers, LayerConfig(d_model=12, num_heads=3, d_ff=24))).eval()
+    model = BertEncoder(
+        embedding, Encoder(layers, LayerConfig(d_model=12, num_heads=3, d_ff=24, norm="post"))
+    ).eval()
     for parameter in model.parameters():
         parameter.data.mul_(1.5)
     return model
