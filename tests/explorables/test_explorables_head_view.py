@@ -380,6 +380,18 @@ def test_everything_by_keyboard(viewed):
     assert_shows(within, WEIGHTS[2, 2].numpy(), 3, "to")
 
 
+def test_nothing_moves_under_the_mouse(viewed):
+    """Bold names are wider: whatever is asked about, tokens, ribbons and cells stay where they are."""
+    within = figure(viewed())
+    boxes = """all => all.map(e => { const { x, y, width, height } = e.getBoundingClientRect();
+        return [x, y, width, height] })"""
+    seen = set()
+    for place in range(len(CAT)):
+        token(within, "from", place).check()
+        seen.add(str(within.locator(".tokens label, .ribbons svg, .cells").evaluate_all(boxes)))
+    assert len(seen) == 1
+
+
 def test_what_was_chosen_is_said(viewed):
     page = viewed(clock=True)
     within = figure(page)

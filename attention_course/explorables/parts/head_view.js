@@ -187,7 +187,7 @@ function explore(root) {
         const label = put(list, "label");
         const number = put(label, "span", { class: "number" });
         const radio = put(label, "input", { type: "radio", name: side, "aria-label": names[i] });
-        put(label, "span", { class: "word", title: tokens[i] }, tokens[i]);
+        put(label, "span", { class: "word", title: tokens[i], "data-text": tokens[i] }, tokens[i]);
         radio.addEventListener("change", () => choose(i, side));
         // The mouse steps through the side that is asked; across the other it only reads.
         label.addEventListener("pointerenter", (event) => {
@@ -199,7 +199,7 @@ function explore(root) {
     const edges = { from: find(".queries"), to: find(".keys") };
     for (const side of ["from", "to"]) {
       edges[side].textContent = "";
-      labels[side] = tokens.map((token) => put(edges[side], "span", {}, token));
+      labels[side] = tokens.map((token) => put(edges[side], "span", { "data-text": token }, token));
     }
     const svg = find(".ribbons svg");
     svg.textContent = "";
