@@ -18,7 +18,7 @@ from attention_course.inside.pretrained import BertEncoder
 from attention_course.inside.recording import Layer, record, weights_of
 
 #: cue words of each class, the first tokens of the vocabulary; all others say nothing
-CUES = 4
+CUES = 6
 WORDS = 2 * CUES + 72
 LENGTH = 16
 
@@ -33,7 +33,7 @@ class Cued(NamedTuple):
 def cued(size: int, cues: int, generator: torch.Generator) -> Cued:
     """Return ``size`` sentences of 16 different words, ``cues`` of them cue words of the sentence's class.
 
-    Tokens 0 to 3 are the cue words of class 0, 4 to 7 those of class 1. Raises a ``ValueError`` for
+    Tokens 0 to 5 are the cue words of class 0, 6 to 11 those of class 1. Raises a ``ValueError`` for
     fewer than one cue word or more than there are.
     """
     check_range("cues", torch.tensor(cues), 1, CUES)
