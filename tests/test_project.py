@@ -59,10 +59,12 @@ NOTEBOOKS = [
 CONFIG = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf8"))
 REPOSITORY = CONFIG["repository"]["url"]
 SLUG = REPOSITORY.removeprefix("https://github.com/")
-SETUP = f"""\
+SETUP = """\
 import importlib.util
 if importlib.util.find_spec("attention_course") is None:  # a fresh Colab machine
-    %pip install --quiet "attention-course @ git+{REPOSITORY}\""""
+    %pip install --quiet "{package} @ git+{repository}\""""
+#: what else a page's library needs, by what its cells name
+EXTRAS = {"pretrained": "attention-course[pretrained]"}
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -139,8 +141,11 @@ def meaning(cell: str) -> tuple[list[str], list[str]]:
 def test_notebook_starts_with_the_setup_cell(path):
     """Folded away, with the imports behind it or alone; left out where a page shows no code at all."""
     cells = json.loads(path.read_text(encoding="utf8"))["cells"]
-    first = next(cell for cell in cells if cell["cell_type"] == "code")
-    (statements, commands), (expected, installs) = meaning("".join(first["source"])), meaning(SETUP)
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    first, text = code[0], "\n".join("".join(cell["source"]) for cell in code)
+    [package] = {EXTRAS[name] for name in EXTRAS if name in text} or {"attention-course"}
+    setup = SETUP.format(package=package, repository=REPOSITORY)
+    (statements, commands), (expected, installs) = meaning("".join(first["source"])), meaning(setup)
     assert (statements[: len(expected)], commands) == (expected, installs)
     assert {"hide-input", "remove-input"} & set(tags(first))
 

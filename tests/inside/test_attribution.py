@@ -58,6 +58,13 @@ def test_through_several_layers():
     assert (found[1][0, :, [0, 1, 3, 4, 5]] == 0).all() and (found[0] != 0).all()
 
 
+def test_a_layer_that_the_answer_does_not_use_gets_zeros():
+    model = bert_like(7, 6, num_layers=2, d_model=8, num_heads=2, d_ff=8).double().eval()
+    _, layers = inside.record(model, torch.randint(7, (1, 6)))
+    below, above = inside.weights_times_gradient(layers, layers[0].context.sum())
+    assert below.abs().sum() > 0 and (above == 0).all()
+
+
 def test_refuses_an_answer_without_a_gradient(unchecked):
     output, layer = recorded()
     with pytest.raises(ValueError, match=r"scalar with a gradient, got shape \(2, 5, 12\)"):

@@ -34,7 +34,8 @@ def test_rows_sum_to_one_also_where_a_query_is_blind():
     got = inside.rollout(weights)
     assert got.shape == (2, 5, 5)
     torch.testing.assert_close(got.sum(-1), torch.ones(2, 5, dtype=torch.float64))
-    assert torch.equal(inside.rollout(torch.zeros(2, 3, 3)), torch.eye(3))
+    for residual in (0.5, 0.0):
+        assert torch.equal(inside.rollout(torch.zeros(2, 3, 3), residual=residual), torch.eye(3))
 
 
 def test_rollout_sums_over_paths():

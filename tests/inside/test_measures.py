@@ -37,6 +37,13 @@ def test_divergence_by_hand():
     torch.testing.assert_close(got[0, 1:], torch.tensor([math.log(2), middle]))
 
 
+def test_divergence_is_never_negative():
+    """Of heads that are nearly alike, rounding alone would make it so."""
+    scores = torch.randn(50, 1, 4, 8)
+    alike = (scores + 1e-4 * torch.randn(50, 2, 4, 8)).softmax(-1)
+    assert inside.divergence(alike).min() == 0
+
+
 def test_padding_counts_nowhere():
     lengths, h, T = [5, 2, 1], 3, 5
     weights = padded(lengths, h, T)
