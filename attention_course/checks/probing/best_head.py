@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import one_hot
 
 from attention_course.checks.engine.drawing import normal
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
@@ -95,6 +96,16 @@ def _largest_of_the_rest(weights: Tensor, allowed: Tensor, target: Tensor, train
     return layer, head, _right(weights, allowed, target)[~train].mean(0).amax()
 
 
+def _all_heads(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
+    layer, head, _ = _best_head(weights, allowed, target, train)
+    return layer, head, _right(weights, allowed, target)[~train].mean()
+
+
+def _number(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
+    layer, head, accuracy = _best_head(weights, allowed, target, train)
+    return layer, head, accuracy * (~train).sum()
+
+
 def _over_all(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
     layer, head, accuracy = _best_head(weights, allowed, target, train)
     return layer, head, accuracy * (~train).sum() / len(train)
@@ -130,21 +141,21 @@ def _planned(generator: Generator, train: Tensor, L: int, h: int) -> tuple[Tenso
     heads = torch.randperm(h, generator=generator).tolist()
     plan = {(layer, heads[0]): (0.9, 0.55), (other, heads[1]): (0.4, 1.0), (other, heads[2]): (0.8, 0.8)}
     plan[other, heads[3]] = (0.6, 0.65)
-    for (l, head), (on_train, on_rest) in plan.items():
-        finds[:, l, head] = _exactly(generator, train, on_train) | _exactly(generator, ~train, on_rest)
+    for (row, head), (on_train, on_rest) in plan.items():
+        finds[:, row, head] = _exactly(generator, train, on_train) | _exactly(generator, ~train, on_rest)
     sharp[other, heads[3]] = 5.0
     return finds, sharp
 
 
-def _sentences(generator: Generator, N: int, T: int) -> tuple[Tensor, Tensor, Tensor]:
-    """allowed [N, T]; special [N, T]: both ends of each sentence; target [N], one of the allowed."""
+def _sentences(generator: Generator, N: int, T: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """real, special, allowed [N, T]: no padding, both ends, the others without the source; target [N]."""
     lengths = torch.randint(T - 2, T + 1, (N, 1), generator=generator)
     place = torch.arange(T)
-    special = (place == 0) | (place == lengths - 1)
+    real, special = place < lengths, (place == 0) | (place == lengths - 1)
     source = 1 + (torch.rand(N, 1, generator=generator) * (lengths - 2)).long()
-    allowed = (place < lengths) & ~special & (place != source)
+    allowed = real & ~special & (place != source)
     target = torch.rand(N, T, generator=generator).masked_fill(~allowed, 0.0).argmax(-1)
-    return allowed, special & (place < lengths), target
+    return real, special, allowed, target
 
 
 def _tells(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> bool:
@@ -152,16 +163,17 @@ def _tells(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> b
     right = _right(weights, allowed, target)
     tables = [right[part].mean(0) for part in (train, ~train, train | ~train)]
     tables.append(_on_target(weights, allowed, target)[train].mean(0))
-    tables.append(_right(weights, allowed, target, lambda weights, _: weights)[train].mean(0))
-    tops = [table.flatten().topk(2).values for table in tables[:4]]
+    tops = [table.flatten().topk(2).values for table in tables]
     best = [int(table.argmax()) for table in tables]
     layer, head = map(int, _largest(tables[0]))
+    unmasked = _right(weights, allowed, target, lambda weights, _: weights)[~train].mean(0).flatten()
     return (
         all(float(top[0] - top[1]) > 1e-6 for top in tops)
-        and len(set(best[:4])) == 4
+        and len(set(best)) == 4
         and layer != head
         and (layer, head) != tuple(map(int, _apart(tables[0])))
         and float(tables[0].flatten()[best[0]]) != float(tables[1].flatten()[best[0]])
+        and all(float(unmasked[one]) != float(tables[1].flatten()[one]) for one in (best[0], best[3]))
     )
 
 
@@ -170,18 +182,17 @@ def _drawn(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     while True:
         train = shared.chosen_half(g, N)
-        allowed, special, target = _sentences(g, N, T)
+        real, special, allowed, target = _sentences(g, N, T)
         finds, sharp = _planned(g, train, L, h)
         scores = 0.3 * normal(g, N, L, h, T, dtype=torch.float64)
         # a head looks at the target, or at another key that is allowed; often a special token gets more
         other = torch.rand(N, L, h, T, generator=g).masked_fill(~allowed[:, None, None], 0.0)
         other = other.scatter(-1, target[:, None, None, None].expand(N, L, h, 1), 0.0).argmax(-1)
         looks = target[:, None, None].where(finds, other)
-        scores += torch.nn.functional.one_hot(looks, T) * (0.8 + sharp)[..., None]
-        sinks = torch.rand(N, L, h, generator=g) < 0.5
-        scores += 3.0 * (special[:, None, None] & sinks[..., None])
-        padding = (~allowed & ~special).cumprod(-1).bool()  # nothing: place 0 is special
-        weights = scores.masked_fill(padding[:, None, None], -torch.inf).softmax(-1).to(dtype)
+        scores += one_hot(looks, T) * (0.8 + sharp)[..., None]
+        sink = torch.rand(N, L, h, 1, generator=g)
+        scores += special[:, None, None] * (3.0 * (sink < 0.5) + 5.0 * (sink < 0.15))
+        weights = scores.masked_fill(~real[:, None, None], -torch.inf).softmax(-1).to(dtype)
         if _tells(weights, allowed, target, train):
             return weights, allowed, target, train
 
@@ -294,6 +305,37 @@ BEST_HEAD = Exercise(
             _found(largest=_apart),
             "You choose the layer that is best on average, and the head that is best on average. The best "
             "head may stand in a poor layer: choose the largest entry of the table [L, h].",
+        ),
+        Mistake(
+            "heads averaged first",
+            _found(
+                hide=lambda weights, allowed: _only_allowed(
+                    weights.mean(2, keepdim=True).expand_as(weights), allowed
+                )
+            ),
+            "The heads of a layer are averaged before anything is chosen, so all of them give one answer. "
+            "Take argmax of each head by itself.",
+        ),
+        Mistake(
+            "examples averaged first",
+            _found(
+                hide=lambda weights, allowed: _only_allowed(
+                    weights.mean(0, keepdim=True).expand_as(weights), allowed
+                )
+            ),
+            "The weights are averaged over the examples before anything is chosen. Each example has its own "
+            "answer.",
+        ),
+        Mistake(
+            "all heads reported",
+            _all_heads,
+            "The head is chosen well, but the accuracy is the mean over all heads. Report that of the one "
+            "you chose.",
+        ),
+        Mistake(
+            "number instead of share",
+            _number,
+            "The accuracy is the number of right answers. It is a share: divide by the number of examples.",
         ),
         Mistake(
             "counted from 1",

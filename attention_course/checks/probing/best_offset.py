@@ -90,6 +90,16 @@ def _best_share(source: Tensor, target: Tensor, train: Tensor) -> Two:
     return offset, _found(on=_other)(source, target, train)[1]
 
 
+def _forwards(numbers: Tensor) -> Tensor:
+    tried = torch.arange(int(numbers.max().clamp_min(0)) + 1)
+    return (numbers[:, None] == tried).sum(0).argmax()
+
+
+def _index(source: Tensor, target: Tensor, train: Tensor) -> Two:
+    _, counts = (target - source)[train].unique(return_counts=True)
+    return counts.argmax(), _best_offset(source, target, train)[1]
+
+
 def _rounded(numbers: Tensor) -> Tensor:
     return numbers.float().mean().round().long()
 
@@ -180,6 +190,15 @@ BEST_OFFSET = Exercise(
     ),
     mistakes=(
         Mistake(
+            "the sign turned round at the end",
+            lambda source, target, train: (
+                -_best_offset(source, target, train)[0],
+                _best_offset(source, target, train)[1],
+            ),
+            "The offset is the right one with the wrong sign, as if counted from the target: source + offset "
+            "should be the target.",
+        ),
+        Mistake(
             "the wrong sign",
             _found(of=lambda source, target: source - target),
             "The offset has the wrong sign: it leads from the target to the source. source + offset should "
@@ -249,6 +268,12 @@ BEST_OFFSET = Exercise(
             "The accuracy is the number of right answers. It is a share: divide by the number of examples.",
         ),
         Mistake(
+            "errors counted",
+            _found(share=lambda right: 1 - right.float().mean()),
+            "That is the share of the examples for which the offset is wrong. Take the share for which it is "
+            "right.",
+        ),
+        Mistake(
             "the mean distance",
             _found(choose=_rounded),
             "You take the mean distance and round it. That may be right for no example at all. Take the "
@@ -259,6 +284,18 @@ BEST_OFFSET = Exercise(
             _found(choose=lambda numbers: numbers.median()),
             "You take the median distance. It lies in the middle and may be rare. Take the distance that "
             "occurs most often.",
+        ),
+        Mistake(
+            "only forwards",
+            _found(choose=_forwards),
+            "You try offsets from 0 upwards. A target may stand before its source, so offsets may be "
+            "negative.",
+        ),
+        Mistake(
+            "an index instead of a distance",
+            _index,
+            "The accuracy is right, and the offset is the index of the right distance in a list. Look up "
+            "which distance stands there.",
         ),
         Mistake(
             "a place instead of a distance",

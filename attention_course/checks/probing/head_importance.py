@@ -181,6 +181,26 @@ HEAD_IMPORTANCE = Exercise(
             "number of sentences.",
         ),
         Mistake(
+            "shares of all heads",
+            lambda context, gradient: (lambda right: right / right.sum())(
+                _head_importance(context, gradient)
+            ),
+            "The numbers of all heads add up to 1. The plain numbers are asked for.",
+        ),
+        Mistake(
+            "normalised over all heads",
+            lambda context, gradient: (lambda right: right / right.norm())(
+                _head_importance(context, gradient)
+            ),
+            "All numbers together are divided by their length. The plain numbers are asked for.",
+        ),
+        Mistake(
+            "mean size of the products",
+            _of_sentences(lambda c, g: (c * g).abs().mean((-2, -1))),
+            "This is the mean size of the single products. The products of a sentence add up, signs and all; "
+            "then take the absolute value of their sum.",
+        ),
+        Mistake(
             "sum over the sentences",
             lambda context, gradient: _product(context, gradient).abs().sum(0),
             "The sentences are added up. With more of them every head would be worth more: take their mean.",

@@ -55,10 +55,11 @@ def _divided(by: Callable[[Tensor], Tensor | int]) -> Score:
     return lambda weights, tokens: _on(_follows(tokens), weights).sum((0, -1)) / by(tokens)
 
 
-def _before_the_same(tokens: Tensor) -> Tensor:
+def _in_front(tokens: Tensor) -> Tensor:
+    """[B, T, T]: whether query t and the place after j hold the same token, whichever is first."""
     before = torch.zeros_like(_same(tokens))
     before[..., :-1] = _same(tokens)[..., 1:]
-    return before.tril(-2)
+    return before
 
 
 def _latest(tokens: Tensor) -> Tensor:
@@ -179,9 +180,22 @@ INDUCTION_SCORE = Exercise(
         ),
         Mistake(
             "the token in front of it",
-            _places(_before_the_same),
+            _places(lambda tokens: _in_front(tokens).tril(-2)),
             "This is the weight on what stood in front of the same token: you compare with tokens[j + 1]. "
             "What followed it is asked for, so compare with tokens[j - 1].",
+        ),
+        Mistake(
+            "the token in front of it, the query's own too",
+            _places(lambda tokens: _in_front(tokens).tril(-1)),
+            "This is the weight on what stood in front of the query's token, earlier and right now: you "
+            "compare with tokens[j + 1]. What followed it earlier is asked for, so compare with tokens[j - "
+            "1].",
+        ),
+        Mistake(
+            "the token in front of it, as far as the query",
+            _places(lambda tokens: _in_front(tokens).tril()),
+            "You compare with tokens[j + 1], for all j up to t, and the last of them is a token after the "
+            "query. What followed the token earlier is asked for, so compare with tokens[j - 1].",
         ),
         Mistake(
             "the places that hold the next token",

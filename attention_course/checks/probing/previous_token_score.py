@@ -80,6 +80,14 @@ def _rolled_round(weights: Tensor, lengths: Tensor) -> Tensor:
     return _mean(weights[..., place, place - 1], shared.real(len(place), lengths))
 
 
+def _all_as_long_as(length: Callable[[Tensor], Tensor]) -> Score:
+    return lambda weights, lengths: _before(weights)[..., : int(length(lengths)) - 1].mean((0, -1))
+
+
+def _of_last_words(weights: Tensor, lengths: Tensor) -> Tensor:
+    return torch.stack([one[:, n - 1, n - 2] for one, n in zip(weights, lengths, strict=True)]).mean(0)
+
+
 def _of_sentences(weights: Tensor, lengths: Tensor) -> Tensor:
     counted = (_query(weights) < lengths[:, None]).unsqueeze(1).to(weights.dtype)
     return ((_before(weights) * counted).sum(-1) / counted.sum(-1)).mean(0)
@@ -182,6 +190,23 @@ PREVIOUS_TOKEN_SCORE = Exercise(
             lambda weights, lengths: _before(weights).mean((0, -1)),
             "The rows of padding are in the mean. They hold numbers, but nobody reads what comes of them: "
             "count query t only where t < lengths[b].",
+        ),
+        Mistake(
+            "all as long as the longest",
+            _all_as_long_as(lambda lengths: lengths.max()),
+            "Every sentence is read up to the end of the longest one, padding and all. Count query t only "
+            "where t < lengths[b].",
+        ),
+        Mistake(
+            "all as long as the first",
+            _all_as_long_as(lambda lengths: lengths[0]),
+            "Every sentence is taken to be as long as the first one. Each has a length of its own: "
+            "lengths[b].",
+        ),
+        Mistake(
+            "only the last word of each sentence",
+            _of_last_words,
+            "Only the last word of each sentence is looked at. Every word but the first counts.",
         ),
         Mistake(
             "divided by all places",
