@@ -137,8 +137,17 @@ class Shell:
     def getoutput(self, command: str) -> list[str]:
         return []
 
-    def __getattr__(self, name: str):
-        return lambda *values, **settings: None
+    def __getattr__(self, name: str) -> "_Nothing":
+        return _Nothing()
+
+
+class _Nothing:
+    """Whatever else there is of a shell, such as the events with which matplotlib registers."""
+
+    def __call__(self, *values: Any, **settings: Any) -> None: ...
+
+    def __getattr__(self, name: str) -> "_Nothing":
+        return self
 
 
 def _run(namespace: dict, number: int, source: str, seconds: float) -> dict:
