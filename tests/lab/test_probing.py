@@ -161,7 +161,18 @@ def test_an_ablation_starts_at_1_ends_where_all_orders_meet_and_repeats(small):
     curves = (once.by_gradient, once.one_by_one, *once.random)
     assert len(once.random) == 2 and once.random == again.random
     for curve in curves:
-        assert curve[0] == pytest.approx(1, abs=1e-5)
-        assert curve[-1] == pytest.approx(curves[0][-1], abs=1e-5) and curve[-1] < 0.999
+        assert curve[0] == 1 > 0.999 > curve[-1] == curves[0][-1]
+    everything = probing._kept(
+        small,
+        small.tokens(texts[4:]),
+        probing.embedded(small, small.tokens(texts[4:])),
+        probes.order(once.alone),
+    )
+    assert curves[0][-1] == pytest.approx(everything, abs=1e-6)
+    middle = probes.order(once.importance)[:4]
+    kept = probing._kept(
+        small, small.tokens(texts[4:]), probing.embedded(small, small.tokens(texts[4:])), middle
+    )
+    assert once.by_gradient[1] == pytest.approx(kept, abs=1e-6)
     assert once.alone.shape == once.importance.shape == (LAYERS, HEADS)
     assert -1 <= once.strangers < 1 and 0 <= once.retrieved <= 1

@@ -191,10 +191,14 @@ def ablation(
     draw = random.Random(seed)
     shuffles = [draw.sample(probes.order(alone), alone.numel()) for _ in range(orders)]
 
-    def curve(order: list[tuple[int, int]]) -> list[float]:
-        return [_kept(pretrained, test, full, order[:count]) for count in counts]
-
     nothing = embedded(pretrained, test, torch.zeros_like(alone))
+    ends = {0: 1.0, alone.numel(): (nothing * full).sum(-1).mean().item()}  # the same for all orders
+
+    def curve(order: list[tuple[int, int]]) -> list[float]:
+        return [
+            ends[count] if count in ends else _kept(pretrained, test, full, order[:count]) for count in counts
+        ]
+
     every = torch.arange(len(full), device=full.device)
     between = full @ full.mT
     return Ablation(
