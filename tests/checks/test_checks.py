@@ -502,6 +502,18 @@ def test_two_results_are_asked_for_by_name(change, words):
     assert verdict.findings[0].stage == "type" and words in verdict.findings[0].text
 
 
+def test_a_dtype_is_said_to_be_the_inputs_only_where_it_is():
+    def one_too_wide(source, target, train):
+        offset, accuracy = BEST_OFFSET.reference(source, target, train)
+        return offset.float(), accuracy.double()
+
+    texts = [one.text for one in judge_function(BEST_OFFSET, one_too_wide).findings[:2]]
+    assert texts == [
+        "offset has dtype float32; expected int64, as the inputs have.",
+        "accuracy has dtype float64; expected float32.",
+    ]
+
+
 def test_a_named_tuple_is_a_tuple():
     assert judge_function(ATTENTION, lambda *inputs: Pair(*ATTENTION.reference(*inputs))).passed
 
