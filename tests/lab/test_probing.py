@@ -169,10 +169,12 @@ def test_an_ablation_starts_at_1_ends_where_all_orders_meet_and_repeats(small):
         probes.order(once.alone),
     )
     assert curves[0][-1] == pytest.approx(everything, abs=1e-6)
-    middle = probes.order(once.importance)[:4]
-    kept = probing._kept(
-        small, small.tokens(texts[4:]), probing.embedded(small, small.tokens(texts[4:])), middle
-    )
-    assert once.by_gradient[1] == pytest.approx(kept, abs=1e-6)
+    full = probing.embedded(small, small.tokens(texts[4:]))
+    for curve, order in (
+        (once.by_gradient, probes.order(once.importance)),
+        (once.one_by_one, probes.order(-once.alone)),  # what is least missed goes first
+    ):
+        kept = probing._kept(small, small.tokens(texts[4:]), full, order[:4])
+        assert curve[1] == pytest.approx(kept, abs=1e-6)
     assert once.alone.shape == once.importance.shape == (LAYERS, HEADS)
     assert -1 <= once.strangers < 1 and 0 <= once.retrieved <= 1
