@@ -42,7 +42,7 @@ def gated(model: nn.Module, gates: Gates) -> Iterator[None]:
 def importance(
     model: nn.Module, losses: Callable[[], Float[Tensor, " B"]], *, sentences: int
 ) -> Float[Tensor, "layers h"]:
-    """Return how much each head matters: |∂loss/∂gate| at gates of 1, averaged over ``sentences``.
+    """Return how much each head matters: the size of ∂loss/∂gate at gates of 1, a mean over ``sentences``.
 
     That is Michel et al.'s (2019) equation 2. ``losses`` calls the model on ``sentences`` sentences and
     returns a loss of each, [B]. Raises a ``ValueError`` for losses of another shape.

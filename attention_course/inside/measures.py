@@ -19,7 +19,7 @@ def entropy(weights: Weights, lengths: Lengths | None = None) -> Float[Tensor, "
 
 
 def distance(weights: Weights, lengths: Lengths | None = None) -> Float[Tensor, "... h"]:
-    """Return how many tokens away a head looks: the mean of |i − j|, weighted by its weights.
+    """Return how many tokens away a head looks, from query i to key j, on the mean over its weights.
 
     Shapes and errors as in ``entropy``; the last query stands at the last key.
     """
