@@ -138,7 +138,7 @@ def test_importances_against_loops():
                 )
                 length[j] += added.norm() / (2 * 5)
     torch.testing.assert_close(found["weights, all layers"], column.detach())
-    torch.testing.assert_close(found["lengths of what is added"], length.detach())
+    torch.testing.assert_close(found["norms of what is added"], length.detach())
     below, top = [(torch.eye(5) + layer.weights[0].detach().mean(0)) / 2 for layer in layers]
     rolled = [sum(top[i, k] * below[k, j] for i in range(5) for k in range(5)) / 5 for j in range(5)]
     torch.testing.assert_close(found["rollout"], torch.stack(rolled))

@@ -114,7 +114,8 @@ def importances(model: BertEncoder, tokens: Int[Tensor, " T"]) -> dict[str, Floa
     """Return what each way of reading weights, and two that read none, says of every token of a sentence.
 
     All are means over queries, heads and layers, but for the last layer's. The gradient is that of the
-    mean state's length along its own direction. The controls are the token's place and its number, which
+    mean state's length along its own direction. Rollout is that of the weights, of the weights without
+    the first token's column, and of the norms. The controls are the token's place and its number, which
     is its rank in a vocabulary sorted by frequency.
     """
     with torch.enable_grad():
@@ -125,15 +126,23 @@ def importances(model: BertEncoder, tokens: Int[Tensor, " T"]) -> dict[str, Floa
         weights = weights_of(layers)[:, 0].detach()  # [layers, h, T, T]
         added = torch.stack([norms(layer, summed=True)[0] for layer in layers])  # [layers, T, T]
         looks = torch.stack([one[0].abs().sum(0) for one in gradient])
+        no_sink = torch.arange(len(tokens), device=tokens.device) > 0
         return {
-            "lengths of what is added": added.mean((0, 1)),
+            "norms of what is added": added.mean((0, 1)),
             "weights, all layers": weights.mean((0, 1, 2)),
             "weights, last layer": weights[-1].mean((0, 1)),
             "weights × gradient": looks.mean((0, 1)),
             "rollout": rollout(weights.mean(1)).mean(0),
+            "rollout, without [CLS]": rollout(_shares(weights.mean(1) * no_sink)).mean(0),
+            "rollout of norms": rollout(_shares(added)).mean(0),
             "control: rarity": tokens.float(),
             "control: place": torch.arange(len(tokens), device=tokens.device).float(),
         }
+
+
+def _shares(looks: Float[Tensor, "layers T T"]) -> Float[Tensor, "layers T T"]:
+    """Rows divided by their sums."""
+    return looks / looks.sum(-1, keepdim=True)
 
 
 def spearman(x: Float[Tensor, " n"], y: Float[Tensor, " n"]) -> Float[Tensor, ""]:
