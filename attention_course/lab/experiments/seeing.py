@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attention_course.inputs import check_range
 from attention_course.inside.attribution import norms, weights_times_gradient
-from attention_course.inside.flow import rollout
+from attention_course.inside.paths import rollout
 from attention_course.inside.pretrained import BertEncoder
 from attention_course.inside.recording import Layer, record, weights_of
 
