@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 import yaml
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from packaging.version import Version
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -181,10 +182,10 @@ def equip(colab: Machine, which: str) -> dict[str, str]:
     start.parent.mkdir(parents=True)
     start.write_text("import google.colab\n")  # Colab's kernel has imported it before the first cell
     installed = {
-        entry["name"].lower(): entry["version"]
+        canonicalize_name(entry["name"]): entry["version"]
         for entry in json.loads(colab.run("pip", "list", "--format=json", "--disable-pip-version-check"))
     }
-    return {package.name: installed[package.name.lower()] for package in packages}
+    return {package.name: installed[canonicalize_name(package.name)] for package in packages}
 
 
 def fake_colab(packages: Path) -> None:
