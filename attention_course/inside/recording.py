@@ -28,7 +28,7 @@ class Layer(NamedTuple):
 
 
 def record(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[Any, list[Layer]]:
-    """Return ``(model(*args, **kwargs), layers)``: what each ``MultiHeadAttention`` did, in order of use.
+    """Call ``model``; return ``(answer, layers)``: what each ``MultiHeadAttention`` did, in order of use.
 
     Any model of this package will do; nothing is changed, and nothing is left on it. In training mode
     the contexts have lost what dropout took, and the weights have not. Raises a ``ValueError`` for a
