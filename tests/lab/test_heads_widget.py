@@ -12,7 +12,7 @@ import torch
 from attention_course.explorables import head_view
 from attention_course.inside import pretrained as pretrained_
 from attention_course.lab.experiments import heads_widget
-from attention_course.lab.experiments.heads import LONGEST, RECORDED, Unreadable, kinds, look, shares
+from attention_course.lab.experiments.heads import LONGEST, RECORDED, Unreadable, determiners, look, shares
 from attention_course.lab.experiments.heads_widget import HeadLab
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -108,26 +108,12 @@ def test_as_many_tokens_as_are_promised(small):
 
 # What heads look for --------------------------------------------------------------------------
 
-TOKENS = ["[CLS]", "the", "cat", "saw", "a", "big", "cat", "[SEP]"]
-KINDS = kinds({tuple(TOKENS): ("cat", "cat")})
 
-
-def test_each_kind_names_its_keys():
-    assert KINDS["the token before"](TOKENS) == [(i, [i - 1]) for i in range(1, 7)]
-    assert KINDS["the token after"](TOKENS) == [(i, [i + 1]) for i in range(1, 7)]
-    assert KINDS["[CLS]"](TOKENS) == [(i, [0]) for i in range(1, 7)]
-    assert KINDS["the same word elsewhere"](TOKENS) == [(2, [6]), (6, [2])]
-    assert KINDS["from a determiner to its noun"](TOKENS) == [(1, [2]), (4, [6])]
-    assert KINDS["from a determiner to its noun"](TOKENS[:-1]) == []
-
-
-def test_shares_are_means_over_queries():
-    weights = torch.rand(2, 3, 8, 8).softmax(-1)
-    got = shares([(TOKENS, weights), (TOKENS, weights.flip(0))], KINDS["from a determiner to its noun"])
-    one = (weights[:, :, 1, 2] + weights[:, :, 4, 6]) / 2
-    torch.testing.assert_close(got, (one + one.flip(0)) / 2)
-    with pytest.raises(ValueError, match="a query with a key of this kind, got 1 sentences without"):
-        shares([(["[CLS]", "cat", "[SEP]"], weights[:, :, :3, :3])], KINDS["the same word elsewhere"])
+def test_determiners_point_to_their_nouns():
+    sentence = ["[CLS]", "the", "cat", "saw", "a", "big", "cat", "[SEP]"]
+    looked = determiners([sentence, sentence[:4]], [("cat", "cat"), ()])
+    assert looked.shape == (2, 8, 8) and not looked[1].any()
+    assert looked[0].nonzero().tolist() == [[1, 2], [4, 6]]
 
 
 def test_recorded_sentences_have_their_nouns_behind_their_determiners(small):
@@ -137,10 +123,10 @@ def test_recorded_sentences_have_their_nouns_behind_their_determiners(small):
     assert words[0] == words[1] and texts[0] != texts[-1]  # the same words, shuffled
     for text, nouns in RECORDED.items():
         tokens, _ = look(small, text)
-        found = kinds({tuple(tokens): nouns})["from a determiner to its noun"](tokens)
-        assert tuple(tokens[place] for _, (place,) in found) == nouns
-        determiners = sum(token in ("the", "a", "her") for token in tokens)
-        assert len(nouns) in (0, determiners)
+        [looked] = determiners([tokens], [nouns])
+        assert tuple(tokens[place] for _, place in looked.nonzero().tolist()) == nouns
+        count = sum(token in ("the", "a", "her") for token in tokens)
+        assert len(nouns) in (0, count)
 
 
 # The widgets ----------------------------------------------------------------------------------
@@ -223,11 +209,9 @@ def test_the_recorded_sentences_show_what_the_page_says():
     """Skipped where the weights are not installed: no test asks the network."""
     pytest.importorskip(pretrained_.PACKAGE)
     real = pretrained_.load()
-    seen = [look(real, text) for text in RECORDED]
-    nouns = {tuple(tokens): named for (tokens, _), named in zip(seen, RECORDED.values(), strict=True)}
-    best = {name: shares(seen, kind).flatten().max().item() for name, kind in kinds(nouns).items()}
-    mean = {name: shares(seen, kind).mean().item() for name, kind in kinds(nouns).items()}
+    found = shares(real)
+    best = {name: share.max().item() for name, share in found.items()}
     assert best["the token before"] > 0.95 and best["the token after"] > 0.5 and best["[CLS]"] > 0.6
     for name in ("the same word elsewhere", "from a determiner to its noun"):
-        assert best[name] > 3 * mean[name]
-    assert max(len(tokens) for tokens, _ in seen) <= 20
+        assert best[name] > 3 * found[name].mean()
+    assert max(len(look(real, text)[0]) for text in RECORDED) <= 20

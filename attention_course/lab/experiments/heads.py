@@ -4,12 +4,13 @@ Everything here is a function of a sentence and a model; the inputs and buttons 
 The model is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from attention_course.inside import probes
 from attention_course.inside.pretrained import Pretrained
 
 #: Longer sentences are not read: more tokens than this fill no screen.
@@ -29,11 +30,16 @@ RECORDED = {
     "Garden the cat small quiet dog a the chased across old.": (),
 }
 _DETERMINERS = ("the", "a", "her")
+#: what the lab asks for, as ``probes.patterns`` calls it
+_PATTERNS = {
+    "the token before": "previous",
+    "the token after": "next",
+    "[CLS]": "first",
+    "the same word elsewhere": "same word",
+}
 
 #: What a sentence is for a model: its tokens, and the weights of all heads.
 Seen = tuple[list[str], Float[Tensor, "L h _T _T"]]
-#: From tokens to pairs: a query's place, and the places of the keys that are meant.
-Kind = Callable[[Sequence[str]], list[tuple[int, list[int]]]]
 
 
 class Unreadable(ValueError):
@@ -60,41 +66,27 @@ def look(pretrained: Pretrained, text: str) -> Seen:
     return tokens, torch.stack(list(weights))[:, 0]
 
 
-def kinds(nouns: dict[tuple[str, ...], tuple[str, ...]]) -> dict[str, Kind]:
-    """Return what a head may look for, by name; ``nouns`` holds those of each tuple of tokens.
+@torch.no_grad()
+def shares(pretrained: Pretrained) -> dict[str, Float[Tensor, "L h"]]:
+    """Return how much weight each head puts where the lab asks for it, on the mean of its sentences."""
+    batch = pretrained.tokens(list(RECORDED))
+    _, weights = pretrained.model(batch.tokens, batch.lengths, need_weights=True)
+    patterns = probes.patterns(batch.tokens, batch.lengths)
+    looked = {name: patterns[pattern] for name, pattern in _PATTERNS.items()}
+    nouns = determiners(batch.words, list(RECORDED.values()))
+    looked["from a determiner to its noun"] = nouns.to(batch.tokens.device)
+    return {name: probes.share(torch.stack(weights), table).mean(-1) for name, table in looked.items()}
 
-    [CLS] and [SEP] are asked about nothing.
+
+def determiners(tokens: Sequence[Sequence[str]], nouns: Sequence[Sequence[str]]) -> Bool[Tensor, "B T T"]:
+    """Return who ought to look at whom if determiners look for the nouns that are named, in their order.
+
+    Sentences without named nouns have empty tables; T is the longest sentence's.
     """
-
-    def each(keys: Callable[[Sequence[str], int], list[int]]) -> Kind:
-        def pairs(tokens: Sequence[str]) -> list[tuple[int, list[int]]]:
-            found = [(i, keys(tokens, i)) for i in range(1, len(tokens) - 1)]
-            return [(i, places) for i, places in found if places]
-
-        return pairs
-
-    def of_determiners(tokens: Sequence[str]) -> list[tuple[int, list[int]]]:
-        wanted = nouns.get(tuple(tokens), ())
-        places = [i for i, token in enumerate(tokens) if token in _DETERMINERS]
-        return [(i, [list(tokens).index(noun, i)]) for i, noun in zip(places, wanted, strict=False)]
-
-    return {
-        "the token before": each(lambda tokens, i: [i - 1]),
-        "the token after": each(lambda tokens, i: [i + 1]),
-        "[CLS]": each(lambda tokens, i: [0]),
-        "the same word elsewhere": each(
-            lambda tokens, i: [j for j, token in enumerate(tokens) if token == tokens[i] and j != i]
-        ),
-        "from a determiner to its noun": of_determiners,
-    }
-
-
-def shares(seen: Sequence[Seen], kind: Kind) -> Float[Tensor, "L h"]:
-    """Return the mean weight that each head gives to the keys of a kind, over all queries that have some.
-
-    Raises a ``ValueError`` where no query has any.
-    """
-    found = [weights[:, :, i, keys].sum(-1) for tokens, weights in seen for i, keys in kind(tokens)]
-    if not found:
-        raise ValueError(f"seen must hold a query with a key of this kind, got {len(seen)} sentences without")
-    return torch.stack(found).mean(0)
+    T = max(map(len, tokens))
+    looked = torch.zeros(len(tokens), T, T, dtype=torch.bool)
+    for table, sentence, named in zip(looked, tokens, nouns, strict=True):
+        places = [i for i, token in enumerate(sentence) if token in _DETERMINERS]
+        for i, noun in zip(places, named, strict=False):
+            table[i, list(sentence).index(noun, i)] = True
+    return looked

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from attention_course import masks
 from attention_course.inputs import check_at_least, check_choice
-from attention_course.inside.gates import gated
 from attention_course.inside.recording import record, weights_of
 from attention_course.lab.measure.numbers import count_parameters
 from attention_course.lab.train.loop import train
@@ -179,20 +178,6 @@ def uniform(length: int = LENGTH) -> Float[Tensor, "1 1 T T"]:
     """Return the weights of a head that looks at everything before it alike: what scores compare with."""
     seen = masks.causal(length).float()
     return (seen / seen.sum(-1, keepdim=True))[None, None]
-
-
-@torch.no_grad()
-def knocked_out(model: LanguageModel, sequences: Sequences) -> Float[Tensor, "layers h"]:
-    """Return the loss on repeats with each head taken out in turn: its gate 0, all the others 1."""
-    layers, heads = len(model.stack.layers), model.stack.layers[0].attention.num_heads
-    result = torch.empty(layers, heads)
-    for layer in range(layers):
-        for head in range(heads):
-            gates = torch.ones(layers, heads)
-            gates[layer, head] = 0
-            with gated(model, gates):
-                result[layer, head] = repeated_loss(model, sequences)
-    return result
 
 
 def hiding(
