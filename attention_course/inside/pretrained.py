@@ -1,8 +1,8 @@
 """A real encoder from somebody else's weights: BERT's architecture, of this package's own modules.
 
 The example is all-MiniLM-L6-v2 (Wang et al. 2020; Reimers and Gurevych 2019): 6 layers of 12 heads,
-d_model = 384, 22.6 million parameters without the pooler. Weights come as safetensors, which hold numbers and nothing that
-runs; every name and shape is compared before a number is read.
+d_model = 384, 22.6 million parameters without the pooler. Weights come as safetensors, which hold
+numbers and nothing that runs; every name and shape is compared before a number is read.
 """
 
 import hashlib
