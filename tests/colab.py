@@ -41,8 +41,10 @@ import plain_copies  # noqa: E402
 
 from attention_course.lab.page.claims import carried  # noqa: E402
 
-#: Colab has them: the page on conventions compares with the first two, the others load a real encoder
+#: Colab has them: the page on conventions compares with the first two, the next three load a real encoder,
+#: and part V reads its digits, its graphs and its tasks from the last
 EXTRAS = {"keras", "transformers", "safetensors", "tokenizers", "huggingface-hub"}
+EXTRAS |= {"scikit-learn", "networkx", "gymnasium"}
 #: stands in for the hub, from which Colab gets that encoder's weights
 WEIGHTS = ROOT / "attention_course" / "inside" / "pretrained.txt"
 #: Colab's own for years; the floor in pyproject.toml is JupyterLab's

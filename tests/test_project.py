@@ -64,7 +64,10 @@ import importlib.util
 if importlib.util.find_spec("attention_course") is None:  # a fresh Colab machine
     %pip install --quiet "{package} @ git+{repository}\""""
 #: what else a page's library needs, by what its cells name
-EXTRAS = {"pretrained": "attention-course[pretrained]"}
+EXTRAS = {
+    "pretrained": "attention-course[pretrained]",
+    "attention_course.beyond": "attention-course[beyond]",
+}
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.relative_to(ROOT).as_posix())
 
@@ -235,7 +238,7 @@ def test_no_paths_of_a_machine():
 
 def test_importing_the_package_stays_light():
     heavy = {"matplotlib", "IPython", "tqdm", "nbformat", "nbclient", "networkx", "ipywidgets"}
-    heavy |= {"keras", "transformers"}
+    heavy |= {"keras", "transformers", "sklearn", "gymnasium", "torch_geometric"}
     code = (
         "import sys, torch, jaxtyping; before = set(sys.modules); import attention_course; "
         f"print(sorted({heavy!r} & set(sys.modules) - before))"
@@ -272,6 +275,7 @@ MAY_IMPORT = {
     "transformer": {*GROUND, *PARTS, "seq2seq"},
     "interop": {*GROUND, *PARTS, "transformer"},
     "decoding": {*GROUND, *PARTS, "transformer"},
+    "beyond": LIBRARY,
     "inside": {*LIBRARY, "lab.page"},  # whose style its pictures have
     "explorables": {*LIBRARY, "lab.data"},  # which holds the running example
     "lab": set(),
@@ -279,10 +283,10 @@ MAY_IMPORT = {
     "lab.measure": {*LIBRARY, "lab.data"},
     "lab.train": {*LIBRARY, "lab.data", "lab.measure"},
     "lab.page": {*LIBRARY, "lab.measure"},
-    "lab.experiments": {*LIBRARY, "inside", "lab.data", "lab.measure", "lab.train", "lab.page"},
+    "lab.experiments": {*LIBRARY, "inside", "beyond", "lab.data", "lab.measure", "lab.train", "lab.page"},
     "checks": {"checks.engine"},
     "checks.engine": set(),
-    **{f"checks.{name}": {*LIBRARY, "checks.engine", "lab.data"} for name in CHAPTERS},
+    **{f"checks.{name}": {*LIBRARY, "beyond", "checks.engine", "lab.data"} for name in CHAPTERS},
     "grading": {"checks", "checks.engine", "palette"},
     "cli": {"checks", "checks.engine", "grading"},
 }

@@ -29,6 +29,7 @@ TOOLS = {
     "jupyter-book", "jupyterlab", "jupyterlab-myst", "myst-nb", "nbstripout",
     "nbval", "packaging", "playwright", "pytest", "pytest-xdist", "pyyaml",
     "ruff", "setuptools", "sphinx", "sphinx-book-theme", "sphinx-exercise",
+    "torch-geometric",
 }  # fmt: skip
 
 
