@@ -44,7 +44,7 @@ def public(module: str) -> dict[str, object]:
 def test_the_reference_covers_the_taught_modules():
     taught = {
         ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        for room in ("", "inside", "transformer")
+        for room in ("", "beyond", "inside", "transformer")
         for path in (ROOT / "attention_course" / room).glob("*.py")
         if path.stem not in {"__init__", "cli", "inputs", "palette"}  # nobody calls these
     }
