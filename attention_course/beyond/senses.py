@@ -1,0 +1,75 @@
+"""Two senses: matching what was seen with what was said, and letting words look at images.
+
+Matching needs no attention between the two, only a vector of each (CLIP). Where words are to look at
+images there are two ways: cross-attention beside the words' own (``transformer.CrossAttentionLayer``, with
+Flamingo's gates if one likes), or image tokens in front of the words and one self-attention for all, in
+which case a mask says who may look at whom (LLaVA's order, with images that see each other).
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from attention_course.inputs import check_alike, check_at_least
+
+
+def contrastive_loss(
+    image: Float[Tensor, "B d"], text: Float[Tensor, "B d"], temperature: float | Float[Tensor, ""]
+) -> Float[Tensor, ""]:
+    """Return the cross-entropy of finding each image's text and each text's image, the mean of the two.
+
+    Shapes: image and text [B, d], row i of one belonging to row i of the other -> a scalar. The scores
+    are cosines divided by ``temperature`` (Radford et al. 2021, figure 3, where they are multiplied by
+    its inverse). All other rows of the batch count as wrong, also one that says the same. Raises a
+    ``ValueError`` for shapes that differ, for no pair at all, or a temperature that is not above 0.
+    """
+    _check_pairs(image, text)
+    if isinstance(temperature, Tensor) and temperature.numel() != 1:
+        raise ValueError(f"temperature must be a single number, got shape {tuple(temperature.shape)}")
+    if not (isinstance(temperature, Tensor) and temperature.is_meta) and not temperature > 0:
+        raise ValueError(f"temperature must be above 0, got {float(temperature)}")
+    scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).mT / temperature  # [B, B]
+    own = torch.arange(len(scores), device=scores.device)
+    return (F.cross_entropy(scores, own) + F.cross_entropy(scores.mT, own)) / 2
+
+
+def retrieval_at_1(image: Float[Tensor, "B d"], text: Float[Tensor, "B d"]) -> float:
+    """Return for how many images of all the own text is nearer, by cosine, than every other one.
+
+    Shapes: image and text [B, d], row i of one belonging to row i of the other. A tie counts as a miss,
+    so that vectors which are all alike find nothing. Exchange the two to look for images. Raises a
+    ``ValueError`` for shapes that differ, or fewer than two pairs, among which there is nothing to find.
+    """
+    _check_pairs(image, text)
+    check_at_least(2, **{"the number of pairs": len(image)})
+    scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).mT  # [B, B]
+    own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
+    best_other = scores.masked_fill(own, -math.inf).amax(-1)
+    return (scores.diagonal() > best_other).double().mean().item()
+
+
+def image_prefix_mask(
+    images: int, words: int, *, device: torch.device | str | None = None
+) -> Bool[Tensor, "T T"]:
+    """Return who may look at whom where image tokens stand in front of words, T = images + words.
+
+    Shape [images + words, images + words], True = may look: image tokens see all image tokens and no word;
+    a word sees all image tokens and the words up to itself (Raffel et al. 2020, figure 3: "causal
+    with prefix"). Raises a ``ValueError`` for a negative number.
+    """
+    check_at_least(0, images=images, words=words)
+    place = torch.arange(images + words, device=device)
+    return (place < images) | (place <= place[:, None])
+
+
+def _check_pairs(image: Tensor, text: Tensor) -> None:
+    if image.dim() != 2 or image.shape != text.shape:
+        raise ValueError(
+            "image and text must have the same shape [B, d], got "
+            f"image {tuple(image.shape)} and text {tuple(text.shape)}"
+        )
+    check_at_least(1, **{"the number of pairs": len(image)})
+    check_alike("text", text, "the image's", image)
