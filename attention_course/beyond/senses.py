@@ -36,19 +36,26 @@ def contrastive_loss(
     return (F.cross_entropy(scores, own) + F.cross_entropy(scores.mT, own)) / 2
 
 
-def retrieval_at_1(image: Float[Tensor, "B d"], text: Float[Tensor, "B d"]) -> float:
-    """Return for how many images of all the own text is nearer, by cosine, than every other one.
+def own_is_nearest(image: Float[Tensor, "B d"], text: Float[Tensor, "B d"]) -> Bool[Tensor, " B"]:
+    """Return for each image whether its own text is nearer, by cosine, than every other one.
 
-    Shapes: image and text [B, d], row i of one belonging to row i of the other. A tie counts as a miss,
-    so that vectors which are all alike find nothing. Exchange the two to look for images. Raises a
-    ``ValueError`` for shapes that differ, or fewer than two pairs, among which there is nothing to find.
+    Shapes: image and text [B, d], row i of one belonging to row i of the other -> [B]. A tie counts as
+    a miss, so that vectors which are all alike find nothing. Raises a ``ValueError`` for shapes that
+    differ, or fewer than two pairs, among which there is nothing to find.
     """
     _check_pairs(image, text)
     check_at_least(2, **{"the number of pairs": len(image)})
     scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).mT  # [B, B]
     own = torch.eye(len(scores), dtype=torch.bool, device=scores.device)
-    best_other = scores.masked_fill(own, -math.inf).amax(-1)
-    return (scores.diagonal() > best_other).double().mean().item()
+    return scores.diagonal() > scores.masked_fill(own, -math.inf).amax(-1)
+
+
+def retrieval_at_1(image: Float[Tensor, "B d"], text: Float[Tensor, "B d"]) -> float:
+    """Return which share of all images has its own text as the nearest one, as in ``own_is_nearest``.
+
+    Exchange the two to look for images. Raises a ``ValueError`` as ``own_is_nearest`` does.
+    """
+    return own_is_nearest(image, text).double().mean().item()
 
 
 def image_prefix_mask(

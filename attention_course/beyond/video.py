@@ -29,9 +29,9 @@ def divided(
 ) -> Float[Tensor, "... T N d"]:
     """Return ``time`` over the frames at each place, then ``space`` over the places in each frame.
 
-    Shapes: x [..., T, N, d] -> [..., T, N, d], by N·T² + T·N² scores a head (Bertasius et al. 2021, section 3:
-    "divided space-time attention"). ``time`` and ``space`` as ``attention`` in ``joint``; what they
-    add to the stream is theirs to add. Raises a ``ValueError`` as ``joint`` does.
+    Shapes: x [..., T, N, d] -> [..., T, N, d], by N·T² + T·N² scores a head (Bertasius et al. 2021, section
+    3: "divided space-time attention"). ``time`` and ``space`` as ``attention`` in ``joint``; what they add
+    to the stream is theirs to add. Raises a ``ValueError`` as ``joint`` does.
     """
     _check(x)
     x = _looked("time", time, x.transpose(-3, -2)).transpose(-3, -2)  # to [..., N, T, d], and back
