@@ -10,6 +10,7 @@ from torch.nn.utils import prune
 
 from attention_course import attention, decoding, heads, inside, linear, local, masks, positions, scores
 from attention_course.attention import scaled_dot_product_attention
+from attention_course.beyond import graphs, memory, senses, speech, video, vision
 from attention_course.interop import from_torch, to_torch
 from attention_course.transformer import (
     CrossAttentionLayer,
@@ -137,6 +138,32 @@ CALLS = {
     "divergence": lambda: inside.divergence(draw(B, H, T, T), lengths(6, 3)),
     "rollout": lambda: inside.rollout(draw(2, B, T, T)),
     "record": looked_into,
+    "patches": lambda: vision.from_patches(vision.patches(draw(B, 3, 4, 6), 2), 4, 6, 2),
+    "grid_positions": lambda: vision.grid_positions(2, 3, D, device=META),
+    "attention_distance": lambda: vision.attention_distance(draw(B, H, T, T), 3),
+    "pointing": lambda: vision.pointing(draw(B, T, T), tokens(B, T)),
+    "spectrogram": lambda: speech.spectrogram(draw(B, 900)),
+    "frames_of": lambda: speech.frames_of(lengths(900, 300)),
+    "pyramid": lambda: speech.pyramid(draw(B, T, D), lengths(6, 3)),
+    "LocationAware": lambda: speech.LocationAware(D, D, 5)(draw(B, 1, D), draw(B, T, D), draw(B, 1, T)),
+    "joint": lambda: video.joint(heads.MultiHeadAttention(16, 4), draw(B, 3, T, 16)),
+    "divided": lambda: video.divided(
+        heads.MultiHeadAttention(16, 4), heads.MultiHeadAttention(16, 4), draw(B, 3, T, 16)
+    ),
+    "contrastive_loss": lambda: senses.contrastive_loss(draw(B, D), draw(B, D), 0.1),
+    "image_prefix_mask": lambda: senses.image_prefix_mask(3, T, device=META),
+    "segment_softmax": lambda: graphs.segment_softmax(draw(T, H), tokens(T), 4),
+    **{
+        name: partial(
+            lambda score: graphs.GraphAttention(D, 5, H, score=score)(draw(T, D), tokens(2, 9)), name
+        )
+        for name in graphs.SCORES
+    },
+    "returns": lambda: memory.returns(draw(T, B), 0.9, tokens(T, B).bool()),
+    "policy_loss": lambda: memory.policy_loss(draw(T, B), draw(T, B), tokens(T, B).bool()),
+    "same_episode": lambda: memory.same_episode(tokens(B, T).bool()),
+    "AttentionPolicy": lambda: memory.AttentionPolicy(3, 2)(draw(B, T, 3), tokens(B, T).bool()),
+    "RecurrentPolicy": lambda: memory.RecurrentPolicy(3, 2)(draw(B, T, 3)),
     "filters": lambda: decoding.top_p(decoding.top_k(decoding.temperature(draw(B, TOKENS), 0.7), 5), 0.9),
 }
 

@@ -8,6 +8,8 @@ from torch import nn
 
 from attention_course import decoding, masks, scores
 from attention_course.attention import attention_weights, scaled_dot_product_attention
+from attention_course.beyond import graphs, memory, speech, video
+from attention_course.heads import MultiHeadAttention
 from attention_course.linear import chunked, linear_attention
 from attention_course.positions import ALiBi, BucketedBias, RelativeKeys, Rotary
 from attention_course.transformer import Embedding, GatedFeedForward, LanguageModel, LayerConfig, gpt_like
@@ -159,3 +161,37 @@ def test_linear_attention():
         linear_attention(*inputs, is_causal=True), linear_attention(query, key, value, is_causal=True)
     )
     assert_near(chunked(*inputs, chunk=8)[0], chunked(query, key, value, chunk=8)[0])
+
+
+@pytest.mark.parametrize("score", graphs.SCORES)
+def test_graph_attention(score):
+    """Sums over edges are made by atomic adds there: in another order, to the same number."""
+    torch.manual_seed(0)
+    layer = graphs.GraphAttention(D, 8, H, score=score)
+    x, edges = torch.randn(50, D, requires_grad=True), torch.randint(50, (2, 400))
+    context, weights = layer(x, edges)
+    (wanted,) = torch.autograd.grad(context.square().sum(), x)
+    theirs = x.detach().cuda().requires_grad_()
+    got, got_weights = copy.deepcopy(layer).cuda()(theirs, edges.cuda())
+    (gradient,) = torch.autograd.grad(got.square().sum(), theirs)
+    for mine, yours in ((got, context), (got_weights, weights), (gradient, wanted)):
+        assert_near(mine.detach(), yours.detach())
+
+
+def test_divided_attention_a_listener_and_a_policy():
+    torch.manual_seed(0)
+    time, space = MultiHeadAttention(D, H), MultiHeadAttention(D, H)
+    clip = torch.randn(B, 3, 5, D)
+    aware, policy = speech.LocationAware(D, D, 8), memory.AttentionPolicy(3, 2)
+    query, key, before = torch.randn(B, 1, D), torch.randn(B, T, D), torch.rand(B, 1, T)
+    seen, done = torch.randn(B, 9, 3), torch.rand(B, 9) < 0.3
+    with torch.no_grad():
+        want = video.divided(time, space, clip), aware(query, key, before), policy(seen, done)[0]
+        parts = [copy.deepcopy(module).cuda() for module in (time, space, aware, policy)]
+        got = (
+            video.divided(parts[0], parts[1], clip.cuda()),
+            parts[2](query.cuda(), key.cuda(), before.cuda()),
+            parts[3](seen.cuda(), done.cuda())[0],
+        )
+    for mine, yours in zip(got, want, strict=True):
+        assert_near(mine, yours)
