@@ -158,9 +158,14 @@ def _cotangents(expected: tuple[Tensor, ...], seed: int) -> tuple[Tensor, ...]:
     digest = hashlib.sha256(f"{seed}:cotangents".encode()).digest()
     generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:7], "big"))
     return tuple(
-        torch.randn(tensor.shape, generator=generator, dtype=tensor.dtype, device="cpu")
+        torch.randn(tensor.shape, generator=generator, dtype=_floating(tensor.dtype), device="cpu")
         for tensor in expected
     )
+
+
+def _floating(dtype: torch.dtype) -> torch.dtype:
+    """A result of integers, such as lengths beside states, has no gradient, and takes any number."""
+    return dtype if dtype.is_floating_point else torch.float32
 
 
 # Usual mistakes -------------------------------------------------------------------------------
