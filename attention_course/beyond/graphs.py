@@ -44,10 +44,11 @@ def segment_softmax(
     index = target.view(-1, *[1] * (scores.dim() - 1)).expand_as(wide)
     highest = wide.new_full(nodes, -torch.inf).scatter_reduce(0, index, wide.detach(), "amax")
     highest = highest.masked_fill(highest == -torch.inf, 0.0)  # -inf minus -inf is NaN
-    exponentials = (wide - highest[target]).exp()
+    # index_select, not highest[target]: the same rows, and a backward pass that is twice as fast
+    exponentials = (wide - highest.index_select(0, target)).exp()
     total = wide.new_zeros(nodes).index_add(0, target, exponentials)
     total = total.masked_fill(total == 0, 1.0)  # only where all is masked: else it is at least 1
-    return (exponentials / total[target]).to(scores.dtype)
+    return (exponentials / total.index_select(0, target)).to(scores.dtype)
 
 
 def mix_edges(
@@ -65,7 +66,7 @@ def mix_edges(
         raise ValueError(f"weights must have shape [E, h] = {shape}, got {tuple(weights.shape)}")
     wide = torch.promote_types(torch.promote_types(weights.dtype, value.dtype), torch.float32)
     source, target = edges
-    messages = weights.to(wide).unsqueeze(-1) * value[source].to(wide)  # [E, h, d]
+    messages = weights.to(wide).unsqueeze(-1) * value.index_select(0, source).to(wide)  # [E, h, d]
     return torch.zeros_like(value, dtype=wide).index_add(0, target, messages).to(value.dtype)
 
 
@@ -82,8 +83,7 @@ def gat_scores(
     shapes, or edges that are not whole numbers [2, E] between 0 and N - 1 on their device.
     """
     _check_sides("query_part", query_part, "key_part", key_part, edges)
-    source, target = edges
-    return F.leaky_relu(query_part[target] + key_part[source], negative_slope)
+    return F.leaky_relu(_at_the_ends(query_part, key_part, edges), negative_slope)
 
 
 def gatv2_scores(
@@ -102,8 +102,7 @@ def gatv2_scores(
     _check_sides("query", query, "key", key, edges)
     if a.shape != query.shape[1:]:
         raise ValueError(f"a must have shape [h, d] = {tuple(query.shape[1:])}, got {tuple(a.shape)}")
-    source, target = edges
-    return (F.leaky_relu(query[target] + key[source], negative_slope) * a).sum(-1)
+    return (F.leaky_relu(_at_the_ends(query, key, edges), negative_slope) * a).sum(-1)
 
 
 def with_self_loops(edges: Int[Tensor, "2 E"], num_nodes: int) -> Int[Tensor, "2 E_with"]:
@@ -170,7 +169,6 @@ class GraphAttention(nn.Module):
         """
         if x.dim() != 2 or x.shape[-1] != self.d_in:
             raise ValueError(f"x must have shape [N, d_in={self.d_in}], got {tuple(x.shape)}")
-        _check_edges(edges, x, len(x))
         key = self._split(self.key_projection(x))  # [N, h, d_out]
         if self.score == "gat":
             query_part, key_part = (key * self.a_query).sum(-1), (key * self.a_key).sum(-1)  # [N, h]
@@ -184,6 +182,12 @@ class GraphAttention(nn.Module):
 
     def _split(self, projected: Tensor) -> Tensor:
         return projected.unflatten(-1, (self.num_heads, self.d_out))
+
+
+def _at_the_ends(query: Tensor, key: Tensor, edges: Tensor) -> Tensor:
+    """Return for each edge the row of the query it leads to plus that of the key it comes from."""
+    source, target = edges
+    return query.index_select(0, target) + key.index_select(0, source)
 
 
 def _check_whole(name: str, numbers: Tensor, other: Tensor) -> None:
