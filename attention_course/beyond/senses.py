@@ -10,10 +10,11 @@ import math
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 
 from attention_course.inputs import check_alike, check_at_least
+from attention_course.transformer import CrossAttentionLayer, LanguageModel, LayerConfig
 
 
 def contrastive_loss(
@@ -70,6 +71,65 @@ def image_prefix_mask(
     check_at_least(0, images=images, words=words)
     place = torch.arange(images + words, device=device)
     return (place < images) | (place <= place[:, None])
+
+
+class TextWithCrossAttention(nn.Module):
+    """A causal text model with one more layer below each of its own, which lets words look at images.
+
+    ``config`` is that of the text model's layers; images of width ``d_image`` are brought to its width
+    first. ``gated``, the new layers say nothing until their gates open (Alayrac et al. 2022, figure 4). The
+    text model is shared, not copied: whether it learns too is the caller's to say.
+    """
+
+    def __init__(self, text: LanguageModel, config: LayerConfig, d_image: int, *, gated: bool) -> None:
+        super().__init__()
+        self.text = text
+        self.projection = nn.Linear(d_image, config.d_model)
+        self.looks = nn.ModuleList(CrossAttentionLayer(config, gated=gated) for _ in text.stack.layers)
+
+    def forward(
+        self, words: Int[Tensor, "B T"], image: Float[Tensor, "B I d_image"] | None = None
+    ) -> Float[Tensor, "B T vocabulary"]:
+        """Return the next words' logits; without an image the new layers are left out.
+
+        Shapes: words [B, T], image [B, I, d_image] -> [B, T, vocabulary].
+        """
+        x = self.text.embedding(words)
+        seen = None if image is None else self.projection(image)
+        for look, layer in zip(self.looks, self.text.stack.layers, strict=True):
+            if seen is not None:
+                x, _ = look(x, seen)
+            x, _ = layer(x, is_causal=True)
+        return self.text.output(self.text.stack.final_norm(x))
+
+
+class TextWithPrefix(nn.Module):
+    """A causal text model that reads image tokens in front of its words (Liu et al. 2023, section 4.1).
+
+    Nothing is new but a linear map from ``d_image`` to the text model's width: its own self-attention
+    looks at images, as ``image_prefix_mask`` allows. Words keep the positions that they had without an
+    image. The text model is shared, not copied: whether it learns too is the caller's to say.
+    """
+
+    def __init__(self, text: LanguageModel, d_image: int) -> None:
+        super().__init__()
+        self.text = text
+        self.projection = nn.Linear(d_image, text.embedding.table.embedding_dim)
+
+    def forward(
+        self, words: Int[Tensor, "B T"], image: Float[Tensor, "B I d_image"] | None = None
+    ) -> Float[Tensor, "B T vocabulary"]:
+        """Return the next words' logits, with an image in front of them or without.
+
+        Shapes: words [B, T], image [B, I, d_image] -> [B, T, vocabulary].
+        """
+        x = self.text.embedding(words)
+        images = 0 if image is None else image.shape[1]
+        if image is not None:
+            x = torch.cat((self.projection(image), x), 1)  # [B, I + T, d_model]
+        mask = image_prefix_mask(images, words.shape[1], device=words.device)
+        states, _ = self.text.stack(x, attn_mask=mask)
+        return self.text.output(states[:, images:])
 
 
 def _check_pairs(image: Tensor, text: Tensor) -> None:

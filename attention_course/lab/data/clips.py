@@ -16,7 +16,7 @@ from attention_course.inputs import check_at_least, check_range
 from attention_course.lab.data.digits import SIDE, Images
 
 #: how much of a frame's brightness is snow: of a clear one, and of all others
-CLEAR, SNOWY = 0.2, 0.8
+CLEAR, SNOWY = 0.1, 0.85
 #: frames to be added up in a clip
 RIGHT = 2
 
@@ -51,8 +51,8 @@ class Described(NamedTuple):
 def clips(images: Images, size: int, length: int, generator: torch.Generator) -> Clips:
     """Return ``size`` clips of ``length`` frames, in each of which two are clear: their sum is asked for.
 
-    Every frame shows one of ``images``; in all but two, four fifths of the brightness are snow. Raises
-    a ``ValueError`` for clips of fewer than two frames.
+    Every frame shows one of ``images``; in all but two, most of the brightness is snow. Raises a
+    ``ValueError`` for clips of fewer than two frames.
     """
     check_at_least(RIGHT, length=length)
     drawn = torch.randint(len(images.digit), (size, length), generator=generator)
@@ -101,11 +101,11 @@ def paint(images: Images, kind: Int[Tensor, " B"], generator: torch.Generator) -
     """
     words = describe(kind)
     shade, digit, row, column = (words - torch.tensor([1, 4, 14, 16])).unbind(-1)
-    chance = torch.rand(len(kind), len(images.digit), generator=generator)
-    fits = images.digit == digit[:, None]
-    if not fits.any(1).all():
+    order, number = images.digit.argsort(), images.digit.bincount(minlength=len(NAMES))
+    if not number[digit].all():
         raise ValueError(f"images must hold every digit asked for, got {sorted(set(images.digit.tolist()))}")
-    drawn = images.pixels[chance.where(fits, -1.0).argmax(1)]  # [B, 8, 8]
+    place = (torch.rand(len(kind), generator=generator) * number[digit]).long()  # among those of that digit
+    drawn = images.pixels[order[number.cumsum(0)[digit] - number[digit] + place]]  # [B, 8, 8]
     bright = drawn * torch.tensor(BRIGHTNESS)[shade][:, None, None]
     at = F.one_hot(2 * row + column, 4).view(-1, 2, 1, 2, 1)  # one of the four quarters
     pixels = (at * bright[:, None, :, None, :]).reshape(-1, CANVAS, CANVAS)
@@ -124,9 +124,7 @@ def withheld(seed: int) -> Bool[Tensor, " kinds"]:
     return kept
 
 
-def described_batches(
-    images: Images, kinds: Int[Tensor, " n"], size: int, seed: int
-) -> Iterator[Described]:
+def described_batches(images: Images, kinds: Int[Tensor, " n"], size: int, seed: int) -> Iterator[Described]:
     """Return an endless stream of fresh images of different ``kinds``: no two in a batch say the same.
 
     Raises a ``ValueError`` for batches that are larger than the number of kinds.
