@@ -5,7 +5,18 @@ import math
 import pytest
 import torch
 
-from attention_course.beyond.senses import contrastive_loss, image_prefix_mask, retrieval_at_1
+from attention_course.beyond.senses import (
+    TextWithCrossAttention,
+    TextWithPrefix,
+    contrastive_loss,
+    image_prefix_mask,
+    own_is_nearest,
+    retrieval_at_1,
+)
+from attention_course.positions import Learned
+from attention_course.transformer import Embedding, LanguageModel, LayerConfig
+
+CONFIG = LayerConfig(d_model=8, num_heads=2, d_ff=16, norm="pre")
 
 
 def pairs(B=5, d=4, seed=0):
@@ -69,6 +80,7 @@ class TestRetrieval:
     def test_it_counts_the_images_whose_own_text_is_nearest(self):
         image = torch.eye(4)
         text = torch.eye(4)[[0, 1, 3, 2]]
+        assert own_is_nearest(image, text).tolist() == [True, True, False, False]
         assert retrieval_at_1(image, text) == 0.5
         assert retrieval_at_1(image, image) == 1.0
 
@@ -143,3 +155,68 @@ class TestBadInput:
             image_prefix_mask(-1, 2)
         with pytest.raises(ValueError, match="words must be at least 0, got -2"):
             image_prefix_mask(1, -2)
+
+
+def text_model(seed=0):
+    torch.manual_seed(seed)
+    embedding = Embedding(11, 8, Learned(6, 8))
+    return LanguageModel(embedding, 2, CONFIG, is_causal=True, tied=False).eval()
+
+
+class TestCrossAttention:
+    def test_behind_shut_gates_nothing_changes_to_the_last_bit(self):
+        text, words, image = text_model(), torch.randint(11, (3, 5)), torch.randn(3, 4, 6)
+        model = TextWithCrossAttention(text, CONFIG, 6, gated=True).eval()
+        assert torch.equal(model(words, image), text(words))
+        with torch.no_grad():
+            model.looks[0].around_cross_attention.gate += 0.1
+        assert not torch.allclose(model(words, image), text(words))
+        assert torch.equal(model(words), text(words))  # without an image, whatever the gates say
+
+    def test_without_gates_it_is_layer_upon_layer(self):
+        text, words, image = text_model(), torch.randint(11, (3, 5)), torch.randn(3, 4, 6)
+        model = TextWithCrossAttention(text, CONFIG, 6, gated=False).eval()
+        x, seen = text.embedding(words), model.projection(image)
+        for look, layer in zip(model.looks, text.stack.layers, strict=True):
+            x, _ = look(x, seen)
+            x, _ = layer(x, is_causal=True)
+        torch.testing.assert_close(model(words, image), text.output(text.stack.final_norm(x)))
+        assert not torch.allclose(model(words, image), text(words))
+
+    def test_the_first_step_moves_only_gates_and_they_do_move(self):
+        model = TextWithCrossAttention(text_model(), CONFIG, 6, gated=True)
+        model(torch.randint(11, (3, 5)), torch.randn(3, 4, 6)).square().mean().backward()
+        assert model.projection.weight.grad.abs().sum() == 0
+        for look in model.looks:
+            assert look.around_cross_attention.gate.grad != 0 != look.around_feed_forward.gate.grad
+
+
+@pytest.mark.parametrize("prefix", [True, False])
+def test_no_word_hears_of_a_later_one_and_every_word_of_the_image(prefix):
+    torch.manual_seed(0)
+    model = TextWithPrefix(text_model(), 6).eval()
+    if not prefix:
+        model = TextWithCrossAttention(text_model(), CONFIG, 6, gated=False).eval()
+    words, image = torch.randint(11, (1, 5)), torch.randn(1, 4, 6)
+    before = model(words, image)
+    for place in range(5):
+        changed = words.clone()
+        changed[0, place] = (changed[0, place] + 1) % 11
+        moved = ((model(changed, image) - before).abs() > 1e-6).any(-1)[0]
+        assert moved.tolist() == [t >= place for t in range(5)]
+    for token in range(4):
+        changed = image.clone()
+        changed[0, token] += 1
+        assert ((model(words, changed) - before).abs() > 1e-6).any(-1).all()
+
+
+def test_a_prefix_is_read_by_the_models_own_attention_under_the_mask():
+    text, words, image = text_model(), torch.randint(11, (2, 5)), torch.randn(2, 4, 6)
+    model = TextWithPrefix(text, 6).eval()
+    x = torch.cat((model.projection(image), text.embedding(words)), 1)
+    for layer in text.stack.layers:
+        x, weights = layer(x, attn_mask=image_prefix_mask(4, 5), need_weights=True)
+        assert (weights[..., :4, :4] > 0).all() and (weights[..., :4, 4:] == 0).all()
+        assert (weights[..., 4:, :4] > 0).all()
+    torch.testing.assert_close(model(words, image), text.output(text.stack.final_norm(x))[:, 4:])
+    torch.testing.assert_close(model(words), text(words))

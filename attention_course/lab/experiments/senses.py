@@ -226,12 +226,13 @@ def join(
     *,
     steps: int = 300,
     batch_size: int = 32,
+    text_steps: int = 200,
     learning_rate: float = 0.005,
     part: str = "test",
 ) -> dict[str, Any]:
     """Teach a text model to describe images in one of three ways; return what it does before and after.
 
-    The text model is trained on descriptions alone first, the image encoder is the ``pair``'s, and stays
+    The text model is trained on descriptions alone first, ``text_steps`` of them; the image encoder is the ``pair``'s, and stays
     as it is. "before" and "after" are nats of a description without an image, "first" those with images
     before the first step; "losses" of every step; "right" on kinds trained on and "withheld"; "trained"
     parameters; "gates" [2 layers, 2] after tanh, or None; "seconds".
@@ -239,7 +240,7 @@ def join(
     data, kept = digits(seed), clips.withheld(seed)
     torch.manual_seed(seed)
     text = text_model()
-    train(text, texts(64, seed), caption_loss, steps=200, learning_rate=0.005, seed=seed)
+    train(text, texts(64, seed), caption_loss, steps=text_steps, learning_rate=0.005, seed=seed)
     torch.manual_seed(seed)
     model, encoder = joined(text, way), pair.image.eval()
     every = Told(clips.describe(torch.arange(KINDS)), None)

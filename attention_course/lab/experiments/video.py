@@ -107,8 +107,8 @@ def trial(
     pool: Pool,
     seed: int,
     *,
-    steps: int = 800,
-    batch_size: int = 64,
+    steps: int = 600,
+    batch_size: int = 128,
     learning_rate: float | None = None,
     part: str = "test",
 ) -> dict[str, Any]:
