@@ -21,7 +21,7 @@ def _table(
     edge_said: float = 1,
     edge_right: float = 1,
 ) -> list[list[float]]:
-    """Row i, column j: what it costs to turn the first i symbols of ``said`` into the first j of ``right``."""
+    """Row i, column j: what it costs to turn i symbols of ``said`` into the first j of ``right``."""
     table = [[j * edge_right for j in range(len(right) + 1)]]
     for i, one in enumerate(said, 1):
         row = [i * edge_said]

@@ -23,6 +23,9 @@ def _renormalised(scores: Tensor, real: Tensor) -> Tensor:
     return kept / kept.sum(-1, keepdim=True)
 
 
+_hidden = _filled(-torch.inf)
+
+
 def _dot(query: Tensor, memory: Tensor) -> Tensor:
     return (memory @ query[..., None]).squeeze(-1)
 
@@ -35,7 +38,7 @@ def _spelled(
     query: Callable[[Tensor, Tensor], Tensor] = lambda state, w_query: state @ w_query,
     score: Callable[[Tensor, Tensor], Tensor] = _dot,
     real: Callable[[int, Tensor], Tensor] = shared.real,
-    weigh: Weigh = _filled(-torch.inf),
+    weigh: Weigh = _hidden,
     mix: Callable[[Tensor, Tensor], Tensor] = lambda weights, memory: (weights[:, None] @ memory).squeeze(1),
     says: Callable[..., tuple[Tensor, ...]] = lambda before, after, old, new: (after, new),
     finish: Callable[..., tuple[Tensor, ...]] = lambda logits, *rest: (logits, *rest),
@@ -74,7 +77,7 @@ def _attend_first(
 ) -> Four:  # fmt: skip
     """Bahdanau's order: the old state asks, and the new context goes into the new state."""
     real = shared.real(memory.shape[1], lengths)
-    weights = _filled(-torch.inf)(_dot(state @ w_query, memory), real)
+    weights = _hidden(_dot(state @ w_query, memory), real)
     new = (weights[:, None] @ memory).squeeze(1)
     after = (torch.cat((embedded, new, state), -1) @ w_state).tanh()
     return torch.cat((after, new), -1) @ w_out, after, new, weights
@@ -224,7 +227,7 @@ SPELL = Exercise(
         ),
         Mistake(
             "inverted mask",
-            _spelled(weigh=lambda scores, real: _filled(-torch.inf)(scores, ~real)),
+            _spelled(weigh=lambda scores, real: _hidden(scores, ~real)),
             "The clip is hidden and what lies behind its end is seen; where nothing does, nothing is left, "
             "hence NaN. masked_fill fills where its mask is True.",
         ),
