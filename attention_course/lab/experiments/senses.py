@@ -232,10 +232,10 @@ def join(
 ) -> dict[str, Any]:
     """Teach a text model to describe images in one of three ways; return what it does before and after.
 
-    The text model is trained on descriptions alone first, ``text_steps`` of them; the image encoder is the ``pair``'s, and stays
-    as it is. "before" and "after" are nats of a description without an image, "first" those with images
-    before the first step; "losses" of every step; "right" on kinds trained on and "withheld"; "trained"
-    parameters; "gates" [2 layers, 2] after tanh, or None; "seconds".
+    The text model is trained on descriptions alone first, for ``text_steps``; the image encoder is the
+    ``pair``'s and stays as it is. "before" and "after" are nats of a description without an image, "first"
+    those with images before the first step; "losses" of every step; "right" on kinds trained on and
+    "withheld"; "trained" parameters; "gates" [2 layers, 2] after tanh, or None; "seconds".
     """
     data, kept = digits(seed), clips.withheld(seed)
     torch.manual_seed(seed)
