@@ -1,5 +1,6 @@
 """Attention on graphs: a look-up in which it matters, a club in which it does not, and what edges cost."""
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -9,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attention_course.attention import masked_softmax, mix
-from attention_course.beyond.graphs import GraphAttention, gat_scores, mix_edges, with_self_loops
+from attention_course.beyond.graphs import GraphAttention, mix_edges, with_self_loops
 from attention_course.inputs import check_choice
 from attention_course.lab.data.graphs import (
     WORDS,
@@ -21,7 +22,6 @@ from attention_course.lab.data.graphs import (
 )
 from attention_course.lab.measure.memory import LiveBytes
 from attention_course.lab.measure.numbers import count_parameters
-from attention_course.lab.measure.seconds import seconds
 from attention_course.lab.train.loop import train
 
 Score = Literal["gat", "gatv2"]
@@ -63,27 +63,36 @@ def as_tables(weights: Float[Tensor, "E h"], words: int = WORDS) -> Float[Tensor
 
 
 def look_up(
-    score: Score, num_heads: int, width: int, seed: int, *, steps: int = 500, learning_rate: float = 0.01
+    score: Score,
+    num_heads: int,
+    width: int,
+    seed: int,
+    *,
+    steps: int = 600,
+    learning_rate: float = 0.01,
+    held_out: int = 500,
 ) -> dict[str, Any]:
-    """Train one model and return it with what it does on 500 dictionaries that it never saw.
+    """Train one model and return it with what it does on ``held_out`` dictionaries that it never saw.
 
     "accuracy" is the share of right answers, "favourites" the number of different entries that the
     largest weight of a head lies on, averaged over heads and dictionaries: 1 where all questions prefer
-    the same entry, ``WORDS`` where each has its own. Besides "parameters", "seconds", "model" and
-    "weights", the tables [h, words, words] of the first of these dictionaries.
+    the same entry, ``WORDS`` where each has its own. "reached" counts them over all heads together.
+    Besides "parameters", "seconds", "model" and "weights", the tables [h, words, words] of the first
+    of these dictionaries.
     """
     torch.manual_seed(seed)
     model = LookUp(score, num_heads, width)
     history = train(
         model, batches(32, seed + 1), loss, steps=steps, learning_rate=learning_rate, seed=seed, warmup=20
     )
-    unseen = dictionaries(500, torch.Generator().manual_seed(seed + 1000))
+    unseen = dictionaries(held_out, torch.Generator().manual_seed(seed + 1000))
     with torch.no_grad():
         logits, weights = model(unseen)
     tables = as_tables(weights)
     return {
         "accuracy": (logits.argmax(-1) == unseen.answer).float().mean().item(),
         "favourites": favourites(tables).mean().item(),
+        "reached": favourites(tables.flatten(1, 2)).mean().item(),
         "weights": tables[0],
         "parameters": count_parameters(model),
         "seconds": history.seconds,
@@ -244,18 +253,16 @@ def work(way: Way, num_nodes: int, *, degree: int = DEGREE, seed: int = 0) -> Ca
 def cost(way: Way, num_nodes: int, *, degree: int = DEGREE, seed: int = 0, repeats: int = 3) -> Cost:
     """Return what one forward and backward pass takes: processor seconds, and bytes of live tensors.
 
-    The seconds are the quickest of ``repeats``, the bytes those of the tensors that the pass makes, at
-    their peak; what an operation takes and gives back within itself is not seen.
+    The seconds are the quickest of ``repeats``, after one pass to warm up. The bytes are those of the
+    tensors that a pass makes, at their peak; what an operation takes and gives back within itself is not
+    seen.
     """
     call = work(way, num_nodes, degree=degree, seed=seed)
     with LiveBytes() as live:
         call()
-    return Cost(way, num_nodes, num_nodes * degree, seconds(call, repeats=repeats), live.peak)
-
-
-def score_table(query_part: Float[Tensor, "N h"], key_part: Float[Tensor, "N h"]) -> Float[Tensor, "h N N"]:
-    """Return GAT's scores for all pairs: what a picture of static attention is made of."""
-    N = len(query_part)
-    target, source = torch.meshgrid(torch.arange(N), torch.arange(N), indexing="ij")
-    edges = torch.stack((source.flatten(), target.flatten()))
-    return gat_scores(query_part, key_part, edges).T.unflatten(-1, (N, N))
+    taken = []
+    for _ in range(repeats):
+        began = time.process_time()
+        call()
+        taken.append(time.process_time() - began)
+    return Cost(way, num_nodes, num_nodes * degree, min(taken), live.peak)
