@@ -114,6 +114,11 @@ MISTAKES = {
         "best-head", "weights.masked_fill(~allowed[:, None, None], -torch.inf)", "weights",
         "special tokens allowed",
     ),
+    "17_graphs": (
+        "gatv2-scores", "query[target] + key[source]", "query[source] + key[target]",
+        "source and target exchanged",
+    ),
+    "18_memory": ("returns", "later.masked_fill(done[t], 0.0)", "later", "across the ends"),
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ to it in JSON and tensors (:mod:`attention_course.checks.engine.use`).
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -31,11 +31,24 @@ class Step:
 
 
 @dataclass(frozen=True)
+class Effort:
+    """What an answer may do in a case: bounds that only another way to the result reaches."""
+
+    #: numbers in the largest tensor that it makes
+    entries: int
+    #: calls of torch, as torch counts its operations
+    operations: int
+
+
+@dataclass(frozen=True)
 class Function:
     """A function of tensors; a case draws what it is called with."""
 
     noun: ClassVar[str] = "function"
     handed_over: ClassVar[str] = "function"
+
+    #: what a call of it may do; None: whatever it likes
+    effort: Effort | None = None
 
     def answer(self, name: str, reference: Callable) -> str:
         """The name of the answer in the notebook."""
@@ -54,7 +67,7 @@ class Function:
         return _sizes(self.parameters(reference), case.inputs())
 
     def use(self, case: "Case") -> dict[str, Any]:
-        return {"as": "function"}
+        return {"as": "function", **_effort(self.effort)}
 
     def steps(self, case: "Case", inputs: Inputs) -> tuple[Step, ...]:
         return (Step(self.use(case), inputs),)
@@ -76,6 +89,8 @@ class Module:
     state: tuple[str, ...]
     #: called in training mode, not in evaluation mode
     training: bool = False
+    #: what the calls of one case may do: four in a row, or one with gradients; None: whatever it likes
+    effort: Effort | None = None
 
     def answer(self, name: str, reference: type) -> str:
         return reference.__name__
@@ -95,7 +110,7 @@ class Module:
     def use(self, case: "Case") -> dict[str, Any]:
         return {
             "as": "module", "state": list(self.state), "arguments": dict(case.arguments),
-            "training": self.training,
+            "training": self.training, **_effort(self.effort),
         }  # fmt: skip
 
     def steps(self, case: "Case", inputs: Inputs) -> tuple[Step, ...]:
@@ -153,6 +168,10 @@ class Training:
 
 
 Asks = Function | Module | Training
+
+
+def _effort(effort: Effort | None) -> dict[str, Any]:
+    return {"effort": asdict(effort)} if effort else {}
 
 
 def _sizes(names: tuple[str, ...], tensors: Inputs) -> str:

@@ -71,6 +71,8 @@ class Exercise:
     #: inputs whose last axis sums to 1: right answers may rely on that, so gradients are compared along
     #: changes that keep it so
     given_distributions: tuple[str, ...] = ()
+    #: inputs that count as constants in the gradient: none may flow to them
+    constants: tuple[str, ...] = ()
     #: torch functions that would be the exercise's own answer
     forbidden: tuple[str, ...] = ()
     #: what a learner hands over

@@ -126,6 +126,15 @@ def _gradient(exercise: Exercise, case: Case, index: int, run: Run, seed: int) -
         ]
     right = _right_gradients(exercise, seed, index)
     for name, got, want in zip(exercise.parameters, outcome.gradients, right.gradients, strict=True):
+        if name in exercise.constants:
+            if got is not None and bool((got != 0).any()):
+                return [
+                    find(
+                        f"Right values, but a gradient reaches {name}, which counts as a constant here: "
+                        f"training would change what made {name} as well. .detach() cuts the path."
+                    )
+                ]
+            continue
         if got is None and want is not None:
             text = (
                 f"Right values, but no gradient reaches {name}. The path from {name} to the result "

@@ -63,7 +63,8 @@ _DRAWS = "Dropout must be off when a module does not train: nn.Dropout knows, F.
 
 
 def _call(module: nn.Module, state: State, inputs: Sequence[Tensor], seed: int = 0) -> Any:
-    torch.manual_seed(seed)
+    # torch.manual_seed goes on to every device, which takes longer than most modules
+    torch.default_generator.manual_seed(seed)
     return functional_call(module, dict(state), tuple(inputs), tie_weights=False)
 
 

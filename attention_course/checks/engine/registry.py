@@ -20,6 +20,8 @@ MODULES = {
     "11_ring": "ring",
     "12_seeing": "seeing",
     "13_probing": "probing",
+    "17_graphs": "graphs",
+    "18_memory": "memory",
 }
 
 

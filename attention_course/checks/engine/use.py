@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attention_course.checks.engine import module, training
+from attention_course.checks.engine import effort, module, training
 
 
 def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callable[..., Any]:
@@ -15,6 +15,9 @@ def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callab
     Raises:
         ValueError: there is no such use.
     """
+    if "effort" in use:
+        rest = {name: value for name, value in use.items() if name != "effort"}
+        return effort.within(applied(answer, rest, kept), use["as"], **use["effort"])
     match use["as"]:
         case "function":
             return answer

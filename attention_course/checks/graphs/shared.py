@@ -1,0 +1,61 @@
+"""What the exercises of this chapter share: drawing graphs, and the right softmax."""
+
+import torch
+from torch import Generator, Tensor
+
+from attention_course.checks.engine.asks import Effort
+
+NAME = "17_graphs"
+#: LeakyReLU's, for what is below 0; the notebook says so
+SLOPE = 0.2
+#: a case of so many nodes and edges tells a list of edges from a table of all pairs
+NODES, EDGES = 400, 1000
+EFFORT = Effort(entries=50_000, operations=200)
+
+
+def edges(generator: Generator, N: int, E: int, *, deaf: tuple[int, ...] = ()) -> Tensor:
+    """[2, E]: edges in no order, the last one a second time the first; none ends in a ``deaf`` node, one
+    in each of the others if there are as many."""
+    listening = torch.tensor([node for node in range(N) if node not in deaf])
+    listening = listening[torch.randperm(len(listening), generator=generator)]
+    more = torch.randint(len(listening), (max(0, E - 1 - len(listening)),), generator=generator)
+    target = torch.cat((listening, listening[more]))[: E - 1]
+    target = target[torch.randperm(len(target), generator=generator)]
+    source = torch.randint(N, (E - 1,), generator=generator)
+    drawn = torch.stack((source, target))
+    return torch.cat((drawn, drawn[:, :1]), dim=1)
+
+
+def many(generator: Generator) -> Tensor:
+    return edges(generator, NODES, EDGES, deaf=(7, NODES - 1))
+
+
+def along(target: Tensor, other: Tensor) -> Tensor:
+    """``target`` [E] as an index of the shape of ``other`` [E, ...]."""
+    return target.view(-1, *[1] * (other.dim() - 1)).expand_as(other)
+
+
+def highest(scores: Tensor, target: Tensor, number: int) -> Tensor:
+    """[number, ...]: each node's largest score, 0 where it has none but -inf."""
+    found = scores.new_full((number, *scores.shape[1:]), -torch.inf)
+    found = found.scatter_reduce(0, along(target, scores), scores.detach(), "amax")
+    return found.masked_fill(found == -torch.inf, 0.0)
+
+
+def summed(per_edge: Tensor, target: Tensor, number: int) -> Tensor:
+    """[number, ...]: the sum over each node's edges."""
+    return per_edge.new_zeros(number, *per_edge.shape[1:]).index_add(0, target, per_edge)
+
+
+def segment_softmax(scores: Tensor, target: Tensor, number: int) -> Tensor:
+    powers = (scores - highest(scores, target, number)[target]).exp()
+    total = summed(powers, target, number)
+    return powers / total.where(total > 0, 1.0)[target]
+
+
+def last_wins(per_edge: Tensor, target: Tensor, number: int) -> Tensor:
+    """What ``table[target] += per_edge`` makes of a table of zeros: of several edges only the last counts."""
+    table = per_edge.new_zeros(number, *per_edge.shape[1:])
+    place = torch.arange(len(target))
+    last = torch.full((number,), -1).scatter_reduce(0, target, place, "amax")
+    return table.index_add(0, target[last[target] == place], per_edge[last[target] == place])

@@ -1,0 +1,113 @@
+"""Bounds on what an answer does: a table of all pairs, a loop; and inputs that count as constants."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from attention_course.checks import find_exercise
+from attention_course.checks.engine.asks import Effort, Function, Module
+from attention_course.checks.engine.judge import judge_function
+from attention_course.checks.engine.use import applied
+
+SOFTMAX, SCORES, LAYER = (
+    find_exercise(f"17_graphs.{name}") for name in ("segment_softmax", "gatv2_scores", "graph_attention")
+)
+LOSS = find_exercise("18_memory.policy_loss")
+
+
+def told(exercise, answer):
+    """What is found, as (stage, case, text)."""
+    return [(one.stage, one.case, one.text) for one in judge_function(exercise, answer).findings]
+
+
+def by_table(scores, target, num_nodes):
+    """Right, and made for each node and edge."""
+    mine = target == torch.arange(num_nodes)[:, None]
+    mine = mine.view(*mine.shape, *[1] * (scores.dim() - 1))
+    table = scores.expand(num_nodes, *scores.shape).masked_fill(~mine, -torch.inf)
+    blind = (table == -torch.inf).all(1, keepdim=True)
+    weights = table.masked_fill(blind, 0.0).softmax(1).masked_fill(blind, 0.0)
+    return weights.sum(0) if not blind.any() else (weights * mine).sum(0)
+
+
+def by_loop(scores, target, num_nodes):
+    """Right, and made node by node."""
+    weights = torch.zeros_like(scores)
+    for node in range(num_nodes):
+        own = scores[target == node]
+        blind = (own == -torch.inf).all(0)
+        mine = own.masked_fill(blind, 0.0).softmax(0).masked_fill(blind, 0.0)
+        weights = weights.index_put(((target == node).nonzero()[:, 0],), mine)
+    return weights
+
+
+def test_a_table_of_all_pairs_is_told_in_the_large_case_alone():
+    [(stage, case, text)] = told(SOFTMAX, by_table)
+    assert (stage, case) == ("unfit", "400 nodes")
+    assert "a tensor of [400, 1000, 2]: 800,000 numbers, where 50,000 are more than enough" in text
+
+
+def test_a_loop_is_told_in_the_large_case_alone():
+    [(stage, case, text)] = told(SOFTMAX, by_loop)
+    assert (stage, case) == ("unfit", "400 nodes")
+    assert text.startswith("Your function calls torch ") and "where 200 are more than enough" in text
+
+
+def test_without_bounds_both_pass():
+    free = replace(SOFTMAX, asks=Function())
+    assert told(free, by_table) == told(free, by_loop) == []
+
+
+def test_a_table_of_scores_that_is_picked_from_is_told():
+    def gatv2_scores(query, key, a, edges):
+        table = (F.leaky_relu(query[:, None] + key, 0.2) * a).sum(-1)
+        return table[edges[1], edges[0]]
+
+    assert [one[:2] for one in told(SCORES, gatv2_scores)] == [("unfit", "400 nodes")]
+
+
+def test_a_module_is_bounded_too():
+    class GraphAttention(LAYER.reference):
+        def forward(self, x, edges):
+            self.query(x)[:, None] + self.key(x)
+            return super().forward(x, edges)
+
+    [(stage, case, text)] = told(LAYER, GraphAttention)
+    assert (stage, case) == ("unfit", "400 nodes") and text.startswith("Your module makes a tensor of [400")
+
+
+@pytest.mark.parametrize("exercise", [SOFTMAX, SCORES, LAYER], ids=lambda one: one.name)
+def test_the_reference_stays_far_from_its_bounds(exercise):
+    effort = exercise.asks.effort
+    half = Effort(effort.entries // 2, effort.operations // 2)
+    assert told(replace(exercise, asks=replace(exercise.asks, effort=half)), exercise.reference) == []
+
+
+def test_a_bound_is_plain_data_and_leaves_the_answer_as_it_is():
+    def double(x):
+        return 2 * x
+
+    use = Function(Effort(6, 1)).use(None)
+    assert use == {"as": "function", "effort": {"entries": 6, "operations": 1}}
+    assert torch.equal(applied(double, use, {})(torch.ones(2, 3)), 2 * torch.ones(2, 3))
+    assert Function().use(None) == {"as": "function"}
+    assert "effort" not in Module(("weight",)).use(LAYER.cases[0])
+
+
+def test_a_gradient_that_reaches_a_constant_is_told():
+    def policy_loss(logits, action, returns, alive, cut=lambda x: x):
+        log_probs = logits.log_softmax(-1).gather(-1, action[..., None]).squeeze(-1)
+        baseline = torch.where(alive, returns, 0.0).sum() / alive.sum()
+        gain = torch.where(alive, cut(returns - baseline), 0.0)
+        return -torch.where(alive, log_probs * gain, 0.0).sum() / alive.shape[1]
+
+    [(stage, case, text)] = told(LOSS, policy_loss)
+    assert (stage, case) == ("gradient", "gradient") and "a gradient reaches returns, which counts as" in text
+    assert told(LOSS, lambda *inputs: policy_loss(*inputs, cut=torch.Tensor.detach)) == []
+
+
+def test_a_loss_without_a_gradient_is_told_as_before():
+    [(stage, _, text)] = told(LOSS, lambda *inputs: LOSS.reference(*inputs).detach())
+    assert stage == "gradient" and "no gradient reaches logits" in text
