@@ -5,10 +5,11 @@ Patches and cells are counted as one reads: row by row, from the left.
 
 import torch
 from jaxtyping import Bool, Float, Int, Shaped
-from torch import Tensor
+from torch import Tensor, nn
 
 from attention_course.inputs import check_at_least
 from attention_course.positions import sinusoidal
+from attention_course.transformer import Decoder, DecoderWeights, Embedding, Encoder, LayerConfig
 
 
 def patches(images: Shaped[Tensor, "... C H W"], size: int) -> Shaped[Tensor, "... N patch"]:
@@ -99,6 +100,131 @@ def pointing(weights: Float[Tensor, "... T N"], target: Int[Tensor, "... T"]) ->
     largest = weights == weights.amax(-1, keepdim=True)
     alone = largest.sum(-1) == 1
     return alone & (weights.argmax(-1) == target)
+
+
+class PatchEmbedding(nn.Module):
+    """From an image to a sequence: each patch through ``encode``, plus a learned vector for its place.
+
+    ``encode`` turns vectors of C·size² numbers into d_model of them; without one it is a linear map
+    (Dosovitskiy et al. 2021, equation 1). The places' vectors start as ``positions`` [N, d_model], or as
+    ``grid_positions``. Raises a ``ValueError`` for positions of another shape.
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        height: int,
+        width: int,
+        size: int,
+        d_model: int,
+        *,
+        encode: nn.Module | None = None,
+        positions: Float[Tensor, "N d_model"] | None = None,
+    ) -> None:
+        super().__init__()
+        check_at_least(1, channels=channels)
+        _check_size(height, width, size)
+        rows, columns = height // size, width // size
+        if positions is None:
+            positions = grid_positions(rows, columns, d_model)
+        if tuple(positions.shape) != (rows * columns, d_model):
+            raise ValueError(
+                f"positions must have shape {(rows * columns, d_model)} for {rows} × {columns} patches, "
+                f"got {tuple(positions.shape)}"
+            )
+        self.image, self.size = (channels, height, width), size
+        self.encode = nn.Linear(channels * size**2, d_model) if encode is None else encode
+        self.positions = nn.Parameter(positions.clone())
+
+    def forward(self, images: Float[Tensor, "B C H W"]) -> Float[Tensor, "B N d_model"]:
+        """Return one vector for each patch, row by row.
+
+        Raises a ``ValueError`` for images of another shape than those this was built for.
+        """
+        if tuple(images.shape[1:]) != self.image:
+            raise ValueError(
+                f"images must have shape [B, {', '.join(map(str, self.image))}], got {tuple(images.shape)}"
+            )
+        return self.encode(patches(images, self.size)) + self.positions
+
+
+class PatchTransformer(nn.Module):
+    """An encoder that reads an image's patches behind a class token, from which the answer is read.
+
+    The class token is a learned vector that belongs to no patch: what the layers gather in it is all
+    that the output sees (Dosovitskiy et al. 2021, section 3.1: ViT).
+    """
+
+    def __init__(
+        self, embedding: PatchEmbedding, num_outputs: int, num_layers: int, config: LayerConfig
+    ) -> None:
+        super().__init__()
+        check_at_least(1, num_outputs=num_outputs)
+        self.embedding = embedding
+        self.class_token = nn.Parameter(torch.randn(config.d_model) * 0.02)
+        self.stack = Encoder(num_layers, config)
+        self.output = nn.Linear(config.d_model, num_outputs)
+
+    def forward(
+        self,
+        images: Float[Tensor, "B C H W"],
+        *,
+        question: Float[Tensor, "B d_model"] | None = None,
+        need_weights: bool = False,
+    ) -> tuple[Float[Tensor, "B outputs"], list[Float[Tensor, "B h T T"]] | None]:
+        """Return ``(logits, weights)``, if asked for one entry of weights per layer, T = 1 + N.
+
+        Row and column 0 of the weights are the class token's, to which a ``question`` is added: what is
+        gathered then depends on what was asked.
+        """
+        cells = self.embedding(images)
+        first = self.class_token.expand(len(cells), 1, -1)
+        if question is not None:
+            first = first + question[:, None]
+        # The places are in the cells by now; the class token stands at none of them.
+        states, weights = self.stack(torch.cat((first, cells), dim=1), need_weights=need_weights)
+        return self.output(states[:, 0]), weights
+
+
+class Captioner(nn.Module):
+    """A decoder that writes about an image: each word's query looks at all cells (Xu et al. 2015).
+
+    ``cells`` makes the memory, ``words`` the stream; the decoder's layers are those of a
+    ``Transformer``, whose source is now an image.
+    """
+
+    def __init__(self, cells: PatchEmbedding, words: Embedding, num_layers: int, config: LayerConfig) -> None:
+        super().__init__()
+        self.cells, self.words = cells, words
+        self.stack = Decoder(num_layers, config)
+        self.output = nn.Linear(config.d_model, words.table.num_embeddings)
+
+    def forward(
+        self, images: Float[Tensor, "B C H W"], previous: Int[Tensor, "B T"], *, need_weights: bool = False
+    ) -> tuple[Float[Tensor, "B T vocabulary"], list[DecoderWeights] | None]:
+        """Return ``(logits, weights)`` of the word behind each of the ``previous`` ones.
+
+        Row t of the weights "source" [B, h, T, N] is where the model looks while it chooses the word
+        that comes after ``previous[:, t]``.
+        """
+        states, weights = self.stack(self.words(previous), self.cells(images), need_weights=need_weights)
+        return self.output(states), weights
+
+    @torch.no_grad()
+    def write(
+        self, images: Float[Tensor, "B C H W"], start: int, length: int
+    ) -> tuple[Int[Tensor, "B length"], Float[Tensor, "B h length N"]]:
+        """Return the likeliest words, one after the other, and the last layer's weights of each.
+
+        Row t of the weights is where the model looked when it chose word t. Raises a ``ValueError``
+        for a length below 1.
+        """
+        check_at_least(1, length=length)
+        tokens = torch.full((len(images), 1), start, device=images.device)
+        for _ in range(length):
+            logits, weights = self(images, tokens, need_weights=True)
+            tokens = torch.cat((tokens, logits[:, -1:].argmax(-1)), dim=1)
+        return tokens[:, 1:], weights[-1].source
 
 
 def _check_size(height: int, width: int, size: int) -> None:

@@ -5,13 +5,19 @@ import pytest
 import torch
 
 from attention_course.beyond.vision import (
+    Captioner,
+    PatchEmbedding,
+    PatchTransformer,
     attention_distance,
     from_patches,
     grid_positions,
     patches,
     pointing,
 )
-from attention_course.positions import sinusoidal
+from attention_course.positions import Learned, sinusoidal
+from attention_course.transformer import Embedding, LayerConfig
+
+CONFIG = LayerConfig(d_model=8, num_heads=2, d_ff=12, norm="pre")
 
 
 def patches_by_loop(image, size):
@@ -119,3 +125,95 @@ def test_pointing():
 def test_targets_of_other_words_are_refused(unchecked):
     with pytest.raises(ValueError, match=r"target must have one cell for each word, \(2,\), got \(3,\)"):
         pointing(torch.ones(2, 4), torch.zeros(3, dtype=torch.long))
+
+
+def test_an_embedded_patch_is_its_projection_and_its_place():
+    embed, images = PatchEmbedding(3, 4, 6, 2, 8), torch.randn(5, 3, 4, 6)
+    states = embed(images)
+    assert states.shape == (5, 6, 8)
+    third = images[:, :, 0:2, 4:6].flatten(1) @ embed.encode.weight.T + embed.encode.bias
+    torch.testing.assert_close(states[:, 2], third + grid_positions(2, 3, 8)[2])
+    given = torch.randn(6, 8)
+    other = PatchEmbedding(3, 4, 6, 2, 8, encode=embed.encode, positions=given)
+    torch.testing.assert_close(other(images) - given, states - grid_positions(2, 3, 8))
+    other.positions.data.zero_()
+    assert given.any()  # what was handed in is copied, not kept
+
+
+def test_images_and_positions_that_do_not_fit_are_refused(unchecked):
+    with pytest.raises(ValueError, match=r"images must have shape \[B, 3, 4, 6\], got \(5, 3, 6, 4\)"):
+        PatchEmbedding(3, 4, 6, 2, 8)(torch.zeros(5, 3, 6, 4))
+    with pytest.raises(ValueError, match=r"positions must have shape \(6, 8\) for 2 × 3 patches, got"):
+        PatchEmbedding(3, 4, 6, 2, 8, positions=torch.zeros(3, 8))
+    with pytest.raises(ValueError, match="num_outputs must be at least 1, got 0"):
+        PatchTransformer(PatchEmbedding(3, 4, 6, 2, 8), 0, 1, CONFIG)
+
+
+class TestPatchTransformer:
+    def make(self):
+        return PatchTransformer(PatchEmbedding(1, 4, 6, 2, 8), 10, 2, CONFIG)
+
+    def test_the_class_token_comes_first(self):
+        logits, weights = self.make()(torch.randn(5, 1, 4, 6), need_weights=True)
+        assert logits.shape == (5, 10)
+        assert [w.shape for w in weights] == [(5, 2, 7, 7)] * 2
+        assert self.make()(torch.randn(5, 1, 4, 6))[1] is None
+
+    def test_every_patch_and_its_place_count(self):
+        model, images = self.make(), torch.randn(1, 1, 4, 6)
+        before = model(images)[0]
+        for row in (0, 2):
+            for column in (0, 2, 4):
+                other = images.clone()
+                other[..., row : row + 2, column : column + 2] += 1
+                assert not torch.allclose(model(other)[0], before)
+        exchanged = images.roll(2, -1)  # the same patches at other places
+        assert not torch.allclose(model(exchanged)[0], before, atol=1e-5)
+        model.embedding.positions.data.zero_()
+        torch.testing.assert_close(model(exchanged)[0], model(images)[0])
+
+    def test_no_place_is_added_to_the_class_token(self):
+        model = self.make()
+        seen = []
+        model.stack.register_forward_hook(lambda module, given, answer: seen.append(given[0]))
+        question = torch.randn(3, 8)
+        for asked in (None, question):
+            model(torch.randn(3, 1, 4, 6), question=asked)
+        assert torch.equal(seen[0][:, 0], model.class_token.expand(3, 8))
+        torch.testing.assert_close(seen[1][:, 0], model.class_token + question)
+
+    def test_gradients_reach_every_parameter(self):
+        model = self.make()
+        model(torch.randn(3, 1, 4, 6))[0].square().sum().backward()
+        # Adding the same number to all scores of a query changes no weight: keys need no bias.
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.abs().max() > 0 or "key_projection.bias" in name, name
+
+
+class TestCaptioner:
+    def make(self):
+        words = Embedding(9, 8, Learned(6, 8))
+        return Captioner(PatchEmbedding(1, 4, 6, 2, 8), words, 1, CONFIG)
+
+    def test_writes_word_after_word(self):
+        model, images = self.make(), torch.randn(4, 1, 4, 6)
+        words, looks = model.write(images, start=8, length=5)
+        assert words.shape == (4, 5) and looks.shape == (4, 2, 5, 6)
+        # Once more with all words known: word t and its weights come from the step that reads t - 1 words.
+        previous = torch.cat((torch.full((4, 1), 8), words[:, :-1]), dim=1)
+        logits, weights = model(images, previous, need_weights=True)
+        assert torch.equal(logits.argmax(-1), words)
+        torch.testing.assert_close(weights[0].source, looks)
+
+    def test_words_to_come_are_not_seen_and_the_image_is(self):
+        model, images = self.make(), torch.randn(2, 1, 4, 6)
+        previous = torch.tensor([[8, 1, 2, 3]]).expand(2, 4)
+        later = torch.tensor([[8, 1, 7, 7]]).expand(2, 4)
+        logits = model(images, previous)[0]
+        torch.testing.assert_close(model(images, later)[0][:, :2], logits[:, :2])
+        assert not torch.allclose(model(images + 1, previous)[0], logits)
+
+    def test_a_length_below_one_is_refused(self):
+        with pytest.raises(ValueError, match="length must be at least 1, got 0"):
+            self.make().write(torch.randn(1, 1, 4, 6), start=0, length=0)
