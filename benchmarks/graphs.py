@@ -1,6 +1,6 @@
 """What does attention along edges take, to a million of them, beside all pairs and beside torch-geometric?
 
-    python benchmarks/graphs.py                        # about five minutes on two cores
+    python benchmarks/graphs.py                        # about five minutes
     python benchmarks/graphs.py --largest 4096         # no graph with more nodes
 
 Forward and backward of one layer, 4 heads of 8, 16 edges into each node from random sources. The ways of
@@ -58,7 +58,7 @@ def megabytes(way: str, num_nodes: int) -> float:
 
 def line(first: str, second: str, num_nodes: int) -> None:
     calls = {way: WAYS[way](num_nodes) for way in (first, second)}
-    taken, ratio = seconds(calls, device="cpu", rounds=5)
+    taken, ratio = seconds(calls, device="cpu", rounds=7)
     del calls
     ms = " / ".join(f"{1000 * taken[way]:8.2f}" for way in (first, second))
     mb = " / ".join(f"{megabytes(way, num_nodes):5.0f}" for way in (first, second))
@@ -68,7 +68,7 @@ def line(first: str, second: str, num_nodes: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--largest", type=int, default=SIZES[-1], metavar="NODES")
     parser.add_argument("--memory", nargs=2, metavar=("WAY", "NODES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -78,7 +78,7 @@ def main() -> None:
         WAYS[way](16)()  # what a first pass reserves is nobody's own
         print(extra_megabytes(WAYS[way](int(num_nodes)), device="cpu"))
         return
-    print(f"torch {torch.__version__}, {platform.machine()}, {options.threads} threads, float32")
+    print(f"torch {torch.__version__}, {platform.machine()}, {options.threads} thread(s), float32")
     if find_spec("torch_geometric"):
         from importlib.metadata import version
 

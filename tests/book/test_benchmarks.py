@@ -81,6 +81,26 @@ def test_the_kept_tables_are_those_of_the_programs_as_they_are():
         assert sum(line.startswith(part) for line in ring.splitlines()) == 1
 
 
+def test_the_kept_table_along_edges_is_that_of_the_program():
+    import graphs
+
+    lines = (RESULTS / "graphs.txt").read_text(encoding="utf8").splitlines()
+    kept = [(*line[:53].split(),) for line in lines if line.startswith("gat")]
+    pairs = [("gat", "dense", n) for n in graphs.SIZES if n <= graphs.LARGEST_TABLE]
+    pairs += [(score, f"torch-geometric {score}", n) for score in ("gat", "gatv2") for n in graphs.SIZES]
+    edges = graphs.graphs.DEGREE
+    assert kept == [(f"{way},", f"N={n},", f"E={n * edges}", *beside.split()) for way, beside, n in pairs]
+
+
+def test_the_ways_along_edges_run():
+    import graphs
+
+    for way in ("gat", "gatv2", "dense"):
+        graphs.WAYS[way](8)()
+    if find_spec("torch_geometric"):
+        graphs.WAYS["torch-geometric gatv2"](8)()
+
+
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_the_cases_for_a_gpu_run_in_the_interpreter(monkeypatch, is_causal):
