@@ -1,6 +1,13 @@
-"""Listen, attend and spell: frames of sound, a score that knows where it looked, what it got wrong."""
+"""Listen, attend and spell: frames of sound, a score that knows where it looked, what it got wrong.
+
+The listener turns frames into states, the speller writes one symbol after another and attends before
+each (Chan et al. 2016). The speller is chapter 2's ``BahdanauDecoder``; new is that its score may be
+told where the step before has looked.
+"""
 
 from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -8,10 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attention_course import masks
+from attention_course.attention import attend
 from attention_course.inputs import check_at_least, check_range
 from attention_course.scores import Additive
+from attention_course.seq2seq import BahdanauDecoder, Memory
 
 Lengths = Int[Tensor, " B"]
+Sound = Float[Tensor, "B T bands"]
+Tokens = Int[Tensor, "B T_q"]
 
 
 def spectrogram(
@@ -53,7 +64,7 @@ def frames_of(lengths: Lengths, window: int = 256, hop: int = 160) -> Lengths:
     Raises a ``ValueError`` for a length below ``window`` and for sizes below 1.
     """
     check_at_least(1, window=window, hop=hop)
-    if len(lengths) and lengths.min() < window:
+    if not lengths.is_meta and len(lengths) and lengths.min() < window:
         raise ValueError(f"lengths must be at least window = {window}, got {lengths.min()}")
     return (lengths - window) // hop + 1
 
@@ -71,6 +82,17 @@ def pyramid(x: Float[Tensor, "B T d"], lengths: Lengths) -> tuple[Float[Tensor, 
     if T % 2:
         x = F.pad(x, (0, 0, 0, 1))
     return x.reshape(B, -1, 2 * d), (lengths + 1) // 2
+
+
+def turned(x: Float[Tensor, "B T d"], lengths: Lengths) -> Float[Tensor, "B T d"]:
+    """Return each clip x [B, T, d] from its last frame to its first; what stands behind it stays there.
+
+    Raises a ``ValueError`` for a length below 0 or above T, and for as many lengths as there are no clips.
+    """
+    _check_lengths(lengths, x)
+    time, length = torch.arange(x.shape[1], device=x.device), lengths[:, None]
+    place = torch.where(time < length, length - 1 - time, time)  # [B, T]
+    return x.gather(1, place.unsqueeze(-1).expand_as(x))
 
 
 def location_score(
@@ -130,6 +152,143 @@ class LocationAware(Additive):
         return _with_location(query @ self.query_weight, projected_key, previous, *rest)
 
 
+class Listener(nn.Module):
+    """A GRU in both directions over the frames, and one more on top of each pyramid (Chan et al. 2016, 3.1).
+
+    With ``levels`` 0 there is one state for each frame; each level halves them. Raises a ``ValueError``
+    for sizes below 1 and negative levels.
+    """
+
+    def __init__(self, bands: int, hidden_size: int, *, levels: int = 0) -> None:
+        super().__init__()
+        check_at_least(1, bands=bands, hidden_size=hidden_size)
+        check_at_least(0, levels=levels)
+        widths = [bands] + [4 * hidden_size] * levels  # two directions of two frames
+        self.onwards = nn.ModuleList(nn.GRU(width, hidden_size, batch_first=True) for width in widths)
+        self.backwards = nn.ModuleList(nn.GRU(width, hidden_size, batch_first=True) for width in widths)
+        self.stride = 2**levels  # frames for each state
+
+    def forward(
+        self, sound: Sound, lengths: Lengths
+    ) -> tuple[Float[Tensor, "B T_k d_k"], Float[Tensor, "B d_k"], Lengths]:
+        """Return states, a summary, and how many states each clip has; padding changes none of them.
+
+        Shapes: sound [B, T, bands], lengths [B] in frames -> states [B, T_k, d_k], 0 behind each clip's
+        end, summary [B, d_k] and lengths [B] in states: T_k = ⌈T / stride⌉, d_k = 2 hidden_size. Raises
+        a ``ValueError`` for no clips and for a length below 1 or above T.
+        """
+        if not len(lengths):
+            raise ValueError("sound must hold at least one clip, got none")
+        _check_lengths(lengths, sound, least=1)
+        states = sound
+        for level, (onwards, backwards) in enumerate(zip(self.onwards, self.backwards, strict=True)):
+            if level:
+                states, lengths = pyramid(states, lengths)
+            # Turned round, each clip ends where its padding begins, so that no state has read any. Packing
+            # does the same in twice the time where the clips of a batch differ in length.
+            there, _ = onwards(states)
+            back, _ = backwards(turned(states, lengths))
+            last = (lengths - 1)[:, None, None].expand(-1, 1, there.shape[-1])
+            summary = torch.cat((there.gather(1, last), back.gather(1, last)), dim=-1).squeeze(1)
+            states = torch.cat((there, turned(back, lengths)), dim=-1)
+            states = states.masked_fill(~masks.padding(lengths, states.shape[1]).mT, 0.0)
+        return states, summary, lengths
+
+
+class Written(NamedTuple):
+    """What a speller goes on from: its state, and the weights it wrote the last symbol with."""
+
+    state: Float[Tensor, "B hidden"]
+    weights: Float[Tensor, "B 1 T_k"]
+
+
+class Speller(BahdanauDecoder):
+    """Chapter 2's decoder with any additive score; one that is ``LocationAware`` gets the weights before.
+
+    (Chan et al. 2016, section 3.2; Chorowski et al. 2015, section 2.1.) Its ``forward`` takes and
+    returns a ``Written`` as state.
+    """
+
+    def __init__(
+        self, num_tokens: int, embedding_dim: int, hidden_size: int, d_k: int, *, score: Additive
+    ) -> None:
+        super().__init__(num_tokens, embedding_dim, hidden_size, d_k)
+        self.score = score
+
+    def forward(
+        self, previous: Tokens, memory: Memory, state: Written | None = None
+    ) -> tuple[Float[Tensor, "B T_q vocabulary"], Float[Tensor, "B T_q T_k"], Written]:
+        """Return the next tokens' logits, the weights they were written with, and what to go on from.
+
+        Shapes: previous [B, T_q] -> logits [B, T_q, num_tokens], weights [B, T_q, T_k].
+        """
+        if state is None:  # nowhere has been looked yet
+            start = self.start(memory.summary).tanh()
+            state = Written(start, torch.zeros_like(memory.mask, dtype=start.dtype))
+        hidden, weight = state
+        embedded = self.embedding(previous)  # [B, T_q, embedding_dim]
+        states, contexts, weights = [], [], []
+        for word in embedded.unbind(1):  # [B, embedding_dim]
+            score = self.score.projected
+            if isinstance(self.score, LocationAware):
+                score = partial(score, previous=weight)
+            context, weight = attend(
+                hidden.unsqueeze(1), memory.keys, memory.values, attn_mask=memory.mask, score=score
+            )  # [B, 1, d_k], [B, 1, T_k]
+            hidden = self.cell(torch.cat((word, context.squeeze(1)), dim=-1), hidden)
+            states.append(hidden)
+            contexts.append(context)
+            weights.append(weight)
+        read = (torch.stack(states, 1), torch.cat(contexts, 1), embedded)
+        return self.output(torch.cat(read, dim=-1)), torch.cat(weights, 1), Written(hidden, weight)
+
+
+class ListenAttendSpell(nn.Module):
+    """A listener and a speller (Chan et al. 2016)."""
+
+    def __init__(self, listener: Listener, speller: Speller) -> None:
+        super().__init__()
+        self.listener = listener
+        self.speller = speller
+
+    def read(self, sound: Sound, lengths: Lengths) -> Memory:
+        """Return what the speller keeps of ``sound`` [B, T, bands] with ``lengths`` [B] frames."""
+        return self.speller.remember(*self.listener(sound, lengths))
+
+    def forward(
+        self, sound: Sound, lengths: Lengths, previous: Tokens
+    ) -> tuple[Float[Tensor, "B T_q vocabulary"], Float[Tensor, "B T_q T_k"]]:
+        """Return logits and weights with the right symbols fed in: teacher forcing."""
+        logits, weights, _ = self.speller(previous, self.read(sound, lengths))
+        return logits, weights
+
+
+@torch.no_grad()
+def spell(
+    model: ListenAttendSpell, sound: Sound, lengths: Lengths, *, bos: int, eos: int, max_length: int
+) -> tuple[Tokens, Float[Tensor, "B T_q T_k"]]:
+    """Return the most likely symbol at every step, each fed back in: ``seq2seq.greedy`` for sound.
+
+    Shapes: sound [B, T, bands], lengths [B] -> tokens [B, T_q] and weights [B, T_q, T_k]. T_q ends with
+    the last clip's ``eos``, at ``max_length`` at the latest; behind a clip's first ``eos`` is ``eos``.
+    Raises a ``ValueError`` for a ``max_length`` below 1, and a model in training mode.
+    """
+    if model.training:
+        raise ValueError("model must be in evaluation mode, where nothing is dropped: call model.eval()")
+    check_at_least(1, max_length=max_length)
+    memory, state = model.read(sound, lengths), None
+    token = torch.full((len(sound), 1), bos, device=sound.device)
+    ended = torch.zeros_like(token, dtype=torch.bool)
+    tokens, weights = [], []
+    while len(tokens) < max_length and not ended.all():
+        logits, weight, state = model.speller(token, memory, state)
+        token = logits.argmax(-1).masked_fill(ended, eos)  # [B, 1]
+        ended = ended | (token == eos)
+        tokens.append(token)
+        weights.append(weight)
+    return torch.cat(tokens, 1), torch.cat(weights, 1)
+
+
 def edit_distance(said: Sequence[int], right: Sequence[int]) -> int:
     """Return the fewest symbols to put in, take out or exchange to make one the other (Levenshtein 1966)."""
     row = list(range(len(right) + 1))  # from nothing said to the first so many right ones
@@ -181,7 +340,7 @@ def _check_odd(width: int) -> None:
         raise ValueError(f"a filter's width must be odd, so that it has a middle, got {width}")
 
 
-def _check_lengths(lengths: Tensor, x: Tensor) -> None:
+def _check_lengths(lengths: Tensor, x: Tensor, least: int = 0) -> None:
     if len(lengths) != len(x):
         raise ValueError(f"lengths must be one for each of {len(x)} clips, got {len(lengths)}")
-    check_range("lengths", lengths, 0, x.shape[1], f"T = {x.shape[1]}")
+    check_range("lengths", lengths, least, x.shape[1], f"T = {x.shape[1]}")

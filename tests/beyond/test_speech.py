@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from attention_course.beyond import speech
+from attention_course.scores import Additive
+from attention_course.seq2seq import BahdanauDecoder
 
 
 def sine(frequency: float, samples: int, rate: int = 8000) -> torch.Tensor:
@@ -207,3 +209,117 @@ def test_error_rate_refuses():
         speech.error_rate([[1]], [[1], [2]])
     with pytest.raises(ValueError, match="at least one symbol"):
         speech.error_rate([[1]], [[]])
+
+
+# ---------------------------------------------------------------- listener and speller
+
+
+def small(levels=1, location=True):
+    score = (speech.LocationAware if location else Additive)(6, 8, 5)
+    speller = speech.Speller(7, 3, 6, 8, score=score)
+    return speech.ListenAttendSpell(speech.Listener(5, 4, levels=levels), speller)
+
+
+def test_turned_reads_each_clip_from_its_own_end():
+    x = torch.arange(1.0, 9.0).reshape(2, 4, 1)
+    found = speech.turned(x, torch.tensor([4, 3]))
+    assert found.flatten(1).tolist() == [[4, 3, 2, 1], [7, 6, 5, 8]]
+    assert torch.equal(speech.turned(found, torch.tensor([4, 3])), x)
+
+
+def test_the_listener_equals_packed_grus():
+    listener, x, lengths = speech.Listener(5, 4), torch.randn(3, 7, 5), torch.tensor([7, 4, 1])
+    both = torch.nn.GRU(5, 4, batch_first=True, bidirectional=True)
+    both.load_state_dict(
+        listener.onwards[0].state_dict()
+        | {f"{name}_reverse": value for name, value in listener.backwards[0].state_dict().items()}
+    )
+    packed = torch.nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    expected, last = both(packed)
+    expected, _ = torch.nn.utils.rnn.pad_packed_sequence(expected, batch_first=True)
+    states, summary, counts = listener(x, lengths)
+    assert torch.allclose(states, expected, atol=1e-6)
+    assert torch.allclose(summary, torch.cat(tuple(last), -1), atol=1e-6)
+    assert counts.tolist() == [7, 4, 1]
+
+
+@pytest.mark.parametrize(("levels", "counts"), [(0, [7, 4, 1]), (1, [4, 2, 1]), (2, [2, 1, 1])])
+def test_padding_changes_nothing_on_any_level(levels, counts):
+    model = small(levels).eval()
+    x, lengths = torch.randn(3, 7, 5), torch.tensor([7, 4, 1])
+    dirty = x.clone()
+    dirty[1, 4:], dirty[2, 1:] = 9.0, -9.0
+    previous = torch.randint(7, (3, 2))
+    first, second = model.read(x, lengths), model.read(dirty, lengths)
+    assert model.listener.stride == 2**levels
+    assert first.mask.squeeze(1).sum(1).tolist() == counts
+    assert torch.equal(first.values, second.values)
+    assert torch.equal(first.summary, second.summary)
+    logits, weights = model(x, lengths, previous)
+    alone, seen = model(x[1:2, :4], lengths[1:2], previous[1:2])
+    assert torch.allclose(logits[1], alone[0], atol=1e-6)
+    assert torch.allclose(weights[1, :, : counts[1]], seen[0], atol=1e-6)
+    assert (weights[1, :, counts[1] :] == 0).all()
+
+
+def test_the_speller_scores_by_content_as_chapter_2s_decoder_does():
+    model = small(location=False)
+    plain = BahdanauDecoder(7, 3, 6, 8)
+    plain.score = model.speller.score
+    plain.load_state_dict(model.speller.state_dict())
+    previous = torch.randint(7, (2, 3))
+    memory = model.read(torch.randn(2, 6, 5), torch.tensor([6, 5]))
+    for mine, other in zip(model.speller(previous, memory)[:2], plain(previous, memory)[:2], strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_a_step_hears_of_the_weights_of_the_step_before_and_of_no_other():
+    speller = small().speller
+    memory = speller.remember(torch.randn(1, 6, 8), torch.randn(1, 8), torch.tensor([6]))
+    previous = torch.randint(7, (1, 3))
+    logits, weights, end = speller(previous, memory)
+    state = None
+    for step in range(3):  # one step at a time comes to the same
+        logit, weight, state = speller(previous[:, step : step + 1], memory, state)
+        assert torch.allclose(logit[:, 0], logits[:, step], atol=1e-6)
+        assert torch.allclose(weight[:, 0], weights[:, step], atol=1e-6)
+    assert torch.equal(state.weights, weight)
+    assert torch.allclose(state.state, end.state, atol=1e-6)
+    moved = speech.Written(state.state, state.weights.roll(2, -1))
+    before, after = (speller(previous[:, :1], memory, given)[1] for given in (state, moved))
+    assert not torch.allclose(before, after, atol=1e-4)
+
+
+def test_spell_feeds_back_what_it_wrote_and_stops():
+    model, x, lengths = small().eval(), torch.randn(4, 6, 5), torch.tensor([6, 5, 4, 3])
+    tokens, weights = speech.spell(model, x, lengths, bos=0, eos=6, max_length=5)
+    assert tokens.shape == weights.shape[:2]
+    assert tokens.shape[1] <= 5
+    logits, again = model(x, lengths, torch.nn.functional.pad(tokens, (1, 0))[:, :-1])
+    for row, said in zip(logits.argmax(-1).tolist(), tokens.tolist(), strict=True):
+        end = said.index(6) + 1 if 6 in said else len(said)
+        assert row[:end] == said[:end]
+        assert set(said[end:]) <= {6}
+    assert torch.allclose(weights[:, 0], again[:, 0], atol=1e-6)
+    with torch.no_grad():
+        model.speller.output.bias[6] = 100.0
+    assert speech.spell(model, x, lengths, bos=0, eos=6, max_length=5)[0].tolist() == [[6]] * 4
+
+
+def test_listening_and_spelling_refuse(unchecked):
+    model = small()
+    x = torch.zeros(2, 6, 5)
+    with pytest.raises(ValueError, match="levels must be at least 0, got -1"):
+        speech.Listener(5, 4, levels=-1)
+    with pytest.raises(ValueError, match="hidden_size must be at least 1"):
+        speech.Listener(5, 0)
+    with pytest.raises(ValueError, match="lengths must lie between 1 and T = 6, got 0 to 6"):
+        model.listener(x, torch.tensor([0, 6]))
+    with pytest.raises(ValueError, match="at least one clip, got none"):
+        model.listener(x[:0], torch.tensor([], dtype=torch.long))
+    with pytest.raises(ValueError, match="one for each of 2 clips, got 1"):
+        speech.turned(x, torch.tensor([3]))
+    with pytest.raises(ValueError, match="evaluation mode"):
+        speech.spell(model, x, torch.tensor([6, 6]), bos=0, eos=6, max_length=3)
+    with pytest.raises(ValueError, match="max_length must be at least 1, got 0"):
+        speech.spell(model.eval(), x, torch.tensor([6, 6]), bos=0, eos=6, max_length=0)
