@@ -15,6 +15,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+import executed  # noqa: E402
+
 BUILT = {".git", ".venv", "venv", "_build", "node_modules", "__pycache__", ".ipynb_checkpoints"}
 VENDORED = ROOT / "book" / "_static" / "vendor"
 
@@ -155,9 +159,7 @@ def test_notebook_starts_with_the_setup_cell(path):
 
 def test_contents_and_chapters_agree():
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
-    listed = [contents["root"]]
-    for part in contents["parts"]:
-        listed += [chapter["file"] for chapter in part["chapters"]]
+    listed = list(executed.listed(contents))
     assert len(set(listed)) == len(listed)
     pages = {
         path.relative_to(ROOT).with_suffix("").as_posix()

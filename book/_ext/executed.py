@@ -155,13 +155,16 @@ def pages(root: Path = ROOT) -> list[Path]:
     import yaml
 
     contents = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf8"))
-    chapters = (
-        chapter["file"]
-        for part in [contents, *contents.get("parts", ())]
-        for chapter in part.get("chapters", ())
-    )
-    paths = (root / f"{name}.ipynb" for name in [contents["root"], *chapters])
+    paths = (root / f"{name}.ipynb" for name in listed(contents))
     return [path for path in paths if path.exists()]
+
+
+def listed(contents: dict) -> Iterator[str]:
+    """Yield the pages of a table of contents, nested ones behind their own."""
+    yield from (contents[key] for key in ("root", "file") if key in contents)
+    for inside in ("parts", "chapters", "sections"):
+        for entry in contents.get(inside, ()):
+            yield from listed(entry)
 
 
 def executed(notebook: Path, root: Path = ROOT) -> dict | None:

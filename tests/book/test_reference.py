@@ -5,6 +5,7 @@ import importlib
 import inspect
 import os
 import re
+import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import yaml
 from attention_course.lab.measure import machine
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "book" / "_ext"))
+
+import executed  # noqa: E402
+
 HTML = ROOT / "_build" / "html" / "book"
 #: modules of the package whose every public name is on the page; the others are named on it one by one
 MODULES = re.findall(
@@ -97,10 +102,10 @@ def test_the_table_of_seconds_holds_every_page_that_runs_and_its_sum():
     head, *pages, total = parser.rows
     assert head == ["Page", "Seconds"]
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf8"))
-    listed = [contents["root"], *(c["file"] for part in contents["parts"] for c in part["chapters"])]
+    listed = list(executed.listed(contents))
     assert len(pages) == len([name for name in listed if (ROOT / f"{name}.ipynb").exists()])
     numbers = [row[0].partition(".")[0] for row in pages]
-    chapters = [name for name in listed if name.startswith("book/") and name[5:7].isdigit()]
+    chapters = [name for name in listed if re.match(r"book/\d\d_", name)]
     wanted = [str(number) for number in range(1, len(chapters) + 1)]
     assert [one for one in numbers if one.isdigit()] == wanted, "not in order"
     assert total[0] == "All together"
