@@ -114,6 +114,16 @@ MISTAKES = {
         "best-head", "weights.masked_fill(~allowed[:, None, None], -torch.inf)", "weights",
         "special tokens allowed",
     ),
+    "14_vision": (
+        "patches", "movedim((-4, -2), (-5, -4))", "movedim((-2, -4), (-5, -4))", "patches column by column",
+    ),
+    "15_speech": (
+        "spell", "scores.masked_fill(behind, -torch.inf).softmax(dim=-1)", "scores.softmax(dim=-1)",
+        "no mask",
+    ),
+    "16_senses": (
+        "image-prefix-weights", "(causal | image) & ~padding", "causal & ~padding", "causal for everybody",
+    ),
     "17_graphs": (
         "gatv2-scores", "query[target] + key[source]", "query[source] + key[target]",
         "source and target exchanged",

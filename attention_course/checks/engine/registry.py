@@ -20,6 +20,9 @@ MODULES = {
     "11_ring": "ring",
     "12_seeing": "seeing",
     "13_probing": "probing",
+    "14_vision": "vision",
+    "15_speech": "speech",
+    "16_senses": "senses",
     "17_graphs": "graphs",
     "18_memory": "memory",
 }

@@ -117,7 +117,7 @@ def _cold(g: Generator) -> Inputs:
 CONTRASTIVE_LOSS = Exercise(
     name=f"{NAME}.contrastive_loss",
     title="Pairs that belong together",
-    points=3,
+    points=2,
     difficulty=2,
     minutes=15,
     reference=_loss(),

@@ -9,18 +9,18 @@ from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mist
 from attention_course.checks.speech.shared import NAME
 
 Rate = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-Edits = Callable[[Sequence[int], Sequence[int]], float]
+Edits = Callable[[Sequence[int], Sequence[int]], int]
 
 
 def _table(
     said: Sequence[int],
     right: Sequence[int],
-    insert: float = 1,
-    delete: float = 1,
-    exchange: float = 1,
-    edge_said: float = 1,
-    edge_right: float = 1,
-) -> list[list[float]]:
+    insert: int = 1,
+    delete: int = 1,
+    exchange: int = 1,
+    edge_said: int = 1,
+    edge_right: int = 1,
+) -> list[list[int]]:
     """Row i, column j: what it costs to turn i symbols of ``said`` into the first j of ``right``."""
     table = [[j * edge_right for j in range(len(right) + 1)]]
     for i, one in enumerate(said, 1):
@@ -37,24 +37,24 @@ def _table(
     return table
 
 
-def _edits(said: Sequence[int], right: Sequence[int]) -> float:
+def _edits(said: Sequence[int], right: Sequence[int]) -> int:
     return _table(said, right)[-1][-1]
 
 
-def _with_costs(**costs: float) -> Edits:
+def _with_costs(**costs: int) -> Edits:
     return lambda said, right: _table(said, right, **costs)[-1][-1]
 
 
-def _in_place_by_place(said: Sequence[int], right: Sequence[int]) -> float:
+def _in_place_by_place(said: Sequence[int], right: Sequence[int]) -> int:
     return sum(a != b for a, b in zip(said, right, strict=False)) + abs(len(said) - len(right))
 
 
-def _together(said: Sequence[int], right: Sequence[int]) -> float:
+def _together(said: Sequence[int], right: Sequence[int]) -> int:
     """As far as both go."""
     return sum(a != b for a, b in zip(said, right, strict=False))
 
 
-def _neighbours_exchanged(said: Sequence[int], right: Sequence[int]) -> float:
+def _neighbours_exchanged(said: Sequence[int], right: Sequence[int]) -> int:
     """Two neighbours that have changed places count as one edit."""
     table = _table([], right)
     for i, one in enumerate(said, 1):
@@ -68,11 +68,11 @@ def _neighbours_exchanged(said: Sequence[int], right: Sequence[int]) -> float:
     return table[-1][-1]
 
 
-def _at_once(said: Sequence[int], right: Sequence[int]) -> float:
-    return float(list(said) != list(right))
+def _at_once(said: Sequence[int], right: Sequence[int]) -> int:
+    return int(list(said) != list(right))
 
 
-def _other_symbols(said: Sequence[int], right: Sequence[int]) -> float:
+def _other_symbols(said: Sequence[int], right: Sequence[int]) -> int:
     """In no order."""
     left = list(right)
     for one in said:
@@ -84,13 +84,13 @@ def _other_symbols(said: Sequence[int], right: Sequence[int]) -> float:
 Lists = list[tuple[list[int], list[int]]]
 
 
-def _summed(edits: list[float], pairs: Lists) -> float:
+def _summed(edits: list[int], pairs: Lists) -> float:
     return sum(edits) / sum(len(right) for _, right in pairs)
 
 
 def _rate(
     edits: Edits = _edits,
-    total: Callable[[list[float], Lists], float] = _summed,
+    total: Callable[[list[int], Lists], int | float] = _summed,
     cut: Callable[[list[int], int], list[int]] = lambda row, length: row[:length],
 ) -> Rate:
     def error_rate(said: Tensor, said_lengths: Tensor, right: Tensor, right_lengths: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ def _rate(
     return error_rate
 
 
-def _mean(of: Callable[[float, list[int], list[int]], float]) -> Callable[[list[float], Lists], float]:
+def _mean(of: Callable[[int, list[int], list[int]], float]) -> Callable[[list[int], Lists], float]:
     return lambda edits, pairs: (
         sum(of(number, *pair) for number, pair in zip(edits, pairs, strict=True)) / len(pairs)
     )
@@ -183,7 +183,7 @@ def _exchanged(g: Generator) -> Inputs:
 ERROR_RATE = Exercise(
     name=f"{NAME}.error_rate",
     title="How much of it is wrong",
-    points=2,
+    points=3,
     difficulty=3,
     minutes=20,
     reference=_rate(),
