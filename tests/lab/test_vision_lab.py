@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+from attention_course.beyond.vision import Captioner
 from attention_course.lab.data import scenes
 from attention_course.lab.data.digits import digits
 from attention_course.lab.experiments import captions, vision
@@ -117,11 +118,40 @@ def test_a_caption_can_be_learned():
     assert history.losses[-1] < 0.75 * history.losses[0]
 
 
+class Writes(Captioner):
+    """Writes the words and looks at the cells that it is handed."""
+
+    def __init__(self, words, cell):
+        nn.Module.__init__(self)
+        self.given, self.cell = words, cell
+
+    def write(self, pixels, start, length):
+        weights = nn.functional.one_hot(self.cell.clamp_min(0), scenes.CELLS).float()
+        weights = weights * (self.cell != scenes.NONE)[..., None]  # a tie points nowhere
+        return self.given, weights[:, None]
+
+
+def test_captions_are_judged():
+    batch = next(captions.batches(digits(0).test, 40, 0))
+    assert captions.judged(Writes(batch.caption, batch.cell), batch) == {
+        "caption": 1, "relation": 1, "word": 1, "pointing": 1, "late": 0,
+    }  # fmt: skip
+    words, cell = batch.caption.clone(), batch.cell.clone()
+    words[:10, 1] = scenes.STOP  # these ten fall out of the last three shares ...
+    cell[:10, 0] = (cell[:10, 0] + 1) % scenes.CELLS
+    words[10:40, 0] = (words[10:40, 0] + 1) % 10  # ... and of the others one digit in two is wrong
+    found = captions.judged(Writes(words, cell), batch)
+    assert found == {"caption": 0, "relation": 0.75, "word": 0.5, "pointing": 1, "late": 0}
+    # Where the next step's weights are shown, "late" finds them.
+    early = captions.judged(Writes(batch.caption, batch.cell.roll(1, 1)), batch)
+    assert early["late"] == 1 and early["pointing"] < 1
+
+
 def test_what_a_captioner_hands_back():
     found = captions.trial(0, steps=2, held_out=20)
-    assert set(found) == {"validation", "test", "model", "parameters", "seconds"}
+    assert set(found) == {"validation", "test", "scenes", "model", "parameters", "seconds"}
     for name in ("validation", "test"):
-        assert set(found[name]) == {"caption", "word", "pointing", "late"}
-    described = captions.describe(found["model"], next(captions.batches(digits(0).test, 3, 0)).pixels)
-    assert described.words.shape == (3, 5)
-    torch.testing.assert_close(described.weights.sum(-1), torch.ones(3, 5))
+        assert set(found[name]) == {"caption", "relation", "word", "pointing", "late"}
+    described = captions.describe(found["model"], found["scenes"].pixels)
+    assert described.words.shape == (20, 5)
+    torch.testing.assert_close(described.weights.sum(-1), torch.ones(20, 5))

@@ -16,6 +16,9 @@ from attention_course.lab.train.loop import train
 from attention_course.positions import Learned
 from attention_course.transformer import Embedding, LayerConfig
 
+#: test scenes that a trial hands back: another seed's test images may have trained its model
+SHOWN = 40
+
 
 class Described(NamedTuple):
     """What a captioner wrote about scenes, and where it looked when it chose each word."""
@@ -76,29 +79,40 @@ def points(
 def trial(seed: int, *, num_layers: int = 1, steps: int = 500, held_out: int = 1000) -> dict[str, Any]:
     """Train one captioner; return it, and what it wrote about ``held_out`` scenes of unseen digits.
 
-    "caption" and "word" are shares of captions without fault and of digits' words; "pointing" is that
-    of digits' words that point at their cell, "late" the same with the weights of the step that reads
-    the word. "validation" and "test" hold these four; besides: "model", "parameters" and "seconds".
+    "validation" and "test" hold the shares of ``judged``, "scenes" the first 40 of those that it was
+    tested on. Besides: "model", "parameters" and "seconds".
     """
     data = digits(seed)
     torch.manual_seed(seed)
     model = captioner(num_layers)
     history = train(model, batches(data.train, 64, seed), loss, steps=steps, learning_rate=0.003, seed=seed)
-    found = {
-        name: judged(model, next(batches(getattr(data, name), held_out, seed + 1000)))
-        for name in ("validation", "test")
+    asked = {
+        name: next(batches(getattr(data, name), held_out, seed + 1000)) for name in ("validation", "test")
     }
-    return {**found, "model": model, "parameters": count_parameters(model), "seconds": history.seconds}
+    return {
+        **{name: judged(model, batch) for name, batch in asked.items()},
+        "scenes": scenes.Captioned(*(part[:SHOWN] for part in asked["test"])),
+        "model": model,
+        "parameters": count_parameters(model),
+        "seconds": history.seconds,
+    }
 
 
 def judged(model: Captioner, batch: scenes.Captioned) -> dict[str, float]:
-    """Return the four shares of ``trial`` on one batch."""
+    """Return the shares of scenes whose "caption" has no fault, and of those whose "relation" is right.
+
+    The others are of digits' words where the relation is right (else the second digit would be said at
+    another step): the right "word", "pointing" at its cell, and pointing there "late", with the weights
+    of the step that reads the word.
+    """
     said, weights = describe(model, batch.pixels)
     right = said == batch.caption
+    related = right[:, 1:2].expand_as(right)
     return {
         "caption": right.all(1).float().mean().item(),
-        "word": right[batch.cell != scenes.NONE].float().mean().item(),
-        "pointing": points(weights, batch),
+        "relation": right[:, 1].float().mean().item(),
+        "word": right[related & (batch.cell != scenes.NONE)].float().mean().item(),
+        "pointing": points(weights, batch, asked=related),
         # The last word is never read; it means no cell, so that its row plays no part here.
-        "late": points(weights.roll(-1, 1), batch),
+        "late": points(weights.roll(-1, 1), batch, asked=related),
     }
