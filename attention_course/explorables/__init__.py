@@ -1,6 +1,7 @@
 """Figures that move without a kernel: plain HTML and JavaScript, their numbers from the package."""
 
 from attention_course.explorables.clock_hands import clock_hands
+from attention_course.explorables.drag_an_edge import drag_an_edge
 from attention_course.explorables.head_view import head_view
 from attention_course.explorables.paint_a_mask import paint_a_mask
 from attention_course.explorables.query_and_keys import query_and_keys
@@ -9,6 +10,7 @@ from attention_course.explorables.who_looks_at_whom import who_looks_at_whom
 
 __all__ = [
     "clock_hands",
+    "drag_an_edge",
     "head_view",
     "paint_a_mask",
     "query_and_keys",
