@@ -82,6 +82,7 @@ def test_look_up():
     assert first["accuracy"] == again["accuracy"] and torch.equal(first["weights"], again["weights"])
     assert not torch.equal(first["weights"], graphs.look_up("gatv2", 1, 8, seed=1, **few)["weights"])
     assert first["weights"].shape == (1, 10, 10)
+    assert 0 < first["on_word"] < 1 <= first["favourites"] == first["reached"] <= 10
     torch.testing.assert_close(first["weights"].sum(-1), torch.ones(1, 10))
 
 

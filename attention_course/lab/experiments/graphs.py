@@ -77,8 +77,9 @@ def look_up(
     "accuracy" is the share of right answers, "favourites" the number of different entries that the
     largest weight of a head lies on, averaged over heads and dictionaries: 1 where all questions prefer
     the same entry, ``WORDS`` where each has its own. "reached" counts them over all heads together.
-    Besides "parameters", "seconds", "model" and "weights", the tables [h, words, words] of the first
-    of these dictionaries.
+    "on_word" is the mean weight on the entry that has the question's word: even weights give it
+    1 / ``WORDS``. Besides "parameters", "seconds", "model" and "weights", the tables [h, words, words] of
+    the first of these dictionaries.
     """
     torch.manual_seed(seed)
     model = LookUp(score, num_heads, width)
@@ -93,6 +94,7 @@ def look_up(
         "accuracy": (logits.argmax(-1) == unseen.answer).float().mean().item(),
         "favourites": favourites(tables).mean().item(),
         "reached": favourites(tables.flatten(1, 2)).mean().item(),
+        "on_word": tables.diagonal(dim1=-2, dim2=-1).mean().item(),
         "weights": tables[0],
         "parameters": count_parameters(model),
         "seconds": history.seconds,
