@@ -191,6 +191,29 @@ CONTRASTIVE_LOSS = Exercise(
             "beside it. Bring each row to length 1: the last axis.",
         ),
         Mistake(
+            "lengths over the first axis",
+            _loss(length=lambda x: x / x.square().sum(0, keepdim=True).sqrt()),
+            "The lengths are taken along the first axis of all, over pairs or over batches. Bring each row "
+            "to length 1: the last axis.",
+        ),
+        Mistake(
+            "lengths over axis 1",
+            _loss(length=lambda x: x / x.square().sum(1, keepdim=True).sqrt()),
+            "The lengths are taken along axis 1, as F.normalize does unless told dim=-1. That is the last "
+            "axis only where nothing stands in front of [B, d].",
+        ),
+        Mistake(
+            "images beside images",
+            _loss(score=lambda image, text: image @ image.mT),
+            "Images are compared with images. They are to find texts.",
+        ),
+        Mistake(
+            "one minus the mean cosine",
+            _loss(lambda scores: 1 - _own(scores).mean(-1), scale=lambda scores, temperature: scores),
+            "You pull pairs together and push nobody apart: all vectors alike would be best. Each image has "
+            "to tell its text from the others of the batch.",
+        ),
+        Mistake(
             "squared length",
             _loss(length=lambda x: x / x.square().sum(-1, keepdim=True)),
             "The vectors are divided by the square of their length: the root is missing.",

@@ -182,6 +182,17 @@ DIVIDED = Exercise(
             "The first look goes over all frames and places. It goes over the frames at one place.",
         ),
         Mistake(
+            "over the places, twice",
+            _two(_over_places, _over_places),
+            "Both looks go over the places of one frame. For the first, a place's frames have to be the "
+            "tokens: which axis must stand before the last?",
+        ),
+        Mistake(
+            "over the frames, twice",
+            _two(_over_frames, _over_frames),
+            "Both looks go over the frames at one place. The second goes over the places of one frame.",
+        ),
+        Mistake(
             "reshaped instead of moved",
             _two(_reshaped),
             "[B, T, N, d] is reshaped to [B, N, T, d], which moves no number: a row then holds some places "

@@ -206,8 +206,7 @@ GATED_CROSS_ATTENTION = Exercise(
             "NaN where nothing is seen",
             _gated(weigh=shared.by_infinity),
             "A token that stands before all images sees none: its scores are all -inf, and their softmax is "
-            "NaN. Its weights are 0. nan_to_num afterwards would mend the values and not the gradients: give "
-            "such rows harmless scores first.",
+            "NaN. Its weights are 0: give such rows harmless scores before the softmax, and zeros behind it.",
         ),
         Mistake(
             "everything where nothing is seen",
@@ -232,6 +231,21 @@ GATED_CROSS_ATTENTION = Exercise(
             _gated(weigh=shared.lowered),
             "A large number is subtracted from hidden scores. A token that sees nothing then looks at all "
             "images, and one case has larger differences than that. Fill with -inf.",
+        ),
+        Mistake(
+            "a small number subtracted",
+            _gated(weigh=lambda scores, mask: (scores - 20.0 * ~mask).softmax(-1)),
+            "A number such as 20 is subtracted from hidden scores: exp(-20) of them stays, and where they "
+            "are far larger than the others they get all the weight. A token that sees nothing looks at all "
+            "images. Fill with -inf.",
+        ),
+        Mistake(
+            "a small number subtracted, and 0 where nothing is seen",
+            _gated(
+                weigh=lambda scores, mask: (scores - 20.0 * ~mask).softmax(-1) * mask.any(-1, keepdim=True)
+            ),
+            "A number such as 20 is subtracted from hidden scores: exp(-20) of them stays, and where they "
+            "are far larger than the others they get all the weight. Fill with -inf: then it is exactly 0.",
         ),
         Mistake(
             "no mask",
@@ -328,8 +342,8 @@ GATED_CROSS_ATTENTION = Exercise(
     hints=(
         "Cross-attention as in chapter 7, and then one line more. What is added to x when the gate is 0, and "
         "what must nobody who sees no image be given?",
-        "blind = ~seen.bool().any(-1, keepdim=True) are the tokens that see nothing. The NaN must not arise: "
-        "what could their scores be before the softmax, and what their weights behind it?",
+        "blind = ~seen.bool().any(-1, keepdim=True) are the tokens that see nothing. No NaN arises if "
+        "their scores are ordinary numbers before the softmax. And what are their weights behind it?",
         "Hide with -inf what may not be seen, but not in blind rows; softmax; then put 0 into the blind "
         "rows. What the context says through w_output is multiplied by the tanh of the gate, and x is "
         "added.",

@@ -35,6 +35,11 @@ def _prefixed(
     return image_prefix_weights
 
 
+def _padded_rows_0(scores: Tensor, images: Tensor, lengths: Tensor) -> Tensor:
+    real = torch.arange(scores.shape[-1]) < lengths[:, None]
+    return _prefixed()(scores, images, lengths) * real[:, None, :, None]
+
+
 def _in_place(scores: Tensor, images: Tensor, lengths: Tensor) -> Tensor:
     place = torch.arange(scores.shape[-1])
     mask = _may_look(place[:, None], place, images[:, None, None], lengths[:, None, None])
@@ -175,6 +180,12 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
             "was lost.",
         ),
         Mistake(
+            "the largest image for all",
+            _prefixed(lambda i, j, images, lengths: (j < lengths) & ((j <= i) | (j < images.max()))),
+            "Every row has as many image tokens as the row with most of them, so that words are seen as "
+            "images. Each row has its own number.",
+        ),
+        Mistake(
             "the first row's length for all",
             _prefixed(lambda i, j, images, lengths: (j < lengths[:1]) & ((j <= i) | (j < images))),
             "Every row ends where the first one does. Look for an index 0, or for a batch axis that was "
@@ -210,6 +221,12 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
             "real.",
         ),
         Mistake(
+            "padded queries made 0",
+            _padded_rows_0,
+            "The rows of padded queries are 0. They have weights like any other row, and see what is real: "
+            "nobody reads them.",
+        ),
+        Mistake(
             "mask after softmax",
             _prefixed(weigh=shared.zeroed_after),
             "What is hidden gets no weight, but the weights of the others no longer sum to 1: softmax has "
@@ -237,6 +254,12 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
             _prefixed(weigh=shared.lowered),
             "A large number is subtracted from hidden scores. One case has larger differences than that. "
             "Fill with -inf.",
+        ),
+        Mistake(
+            "a small number subtracted",
+            _prefixed(weigh=lambda scores, mask: (scores - 20.0 * ~mask).softmax(-1)),
+            "A number such as 20 is subtracted from hidden scores: exp(-20) of them stays, and where they "
+            "are far larger than the others they get all the weight. Fill with -inf: then it is exactly 0.",
         ),
         Mistake(
             "softmax over the queries",

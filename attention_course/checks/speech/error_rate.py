@@ -231,6 +231,16 @@ ERROR_RATE = Exercise(
             "asked for, and so a rate may be larger than 1.",
         ),
         Mistake(
+            "divided by both lengths",
+            _rate(total=lambda edits, pairs: sum(edits) / sum(len(one) + len(other) for one, other in pairs)),
+            "You divide by the symbols of both. Those that should have been written are asked for.",
+        ),
+        Mistake(
+            "divided by the width of the batch",
+            _rate(total=lambda edits, pairs: sum(edits) / len(pairs) / max(len(right) for _, right in pairs)),
+            "You divide as if all words were as long as the longest. Add up their own lengths.",
+        ),
+        Mistake(
             "at most 1",
             _rate(total=lambda edits, pairs: min(1.0, _summed(edits, pairs))),
             "You cut the rate off at 1. Whoever writes on and on has a larger one.",

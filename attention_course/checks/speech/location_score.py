@@ -41,6 +41,11 @@ def _round(previous: Tensor, filters: Tensor) -> Tensor:
     return previous[:, places] @ filters.mT
 
 
+def _repeated(previous: Tensor, filters: Tensor) -> Tensor:
+    padded = F.pad(previous[:, None], (filters.shape[-1] // 2,) * 2, mode="replicate")
+    return F.conv1d(padded, filters[:, None]).mT
+
+
 def _one_for_all(previous: Tensor, filters: Tensor) -> Tensor:
     return _filtered(previous, filters).sum(-1, keepdim=True).expand(-1, -1, len(filters))
 
@@ -163,6 +168,11 @@ LOCATION_SCORE = Exercise(
             _scored(filtered=_round),
             "At the end of the clip a filter sees its beginning, as with roll or circular padding. There are "
             "zeros.",
+        ),
+        Mistake(
+            "the ends repeated",
+            _scored(filtered=_repeated),
+            "Beyond both ends the outermost weight is repeated. There are zeros.",
         ),
         Mistake(
             "the filters added up",

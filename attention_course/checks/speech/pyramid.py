@@ -123,6 +123,12 @@ PYRAMID = Exercise(
             "before you join.",
         ),
         Mistake(
+            "off by one: a frame from behind the end",
+            _built(quiet=lambda x, lengths: _silent(x, lengths + 1)),
+            "The first frame behind a clip's end is kept. Frames are counted from 0, so the last one is "
+            "lengths - 1: look at < and <=.",
+        ),
+        Mistake(
             "only the pairs behind the end made 0",
             lambda x, lengths: (
                 _silent(_side_by_side(_even(x)), _halved(lengths)),

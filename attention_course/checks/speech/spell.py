@@ -83,6 +83,14 @@ def _attend_first(
     return torch.cat((after, new), -1) @ w_out, after, new, weights
 
 
+def _silenced(
+    embedded: Tensor, context: Tensor, state: Tensor, memory: Tensor, lengths: Tensor, *rest: Tensor
+) -> tuple[Tensor, ...]:
+    memory = memory * shared.real(memory.shape[1], lengths)[..., None]
+    unmasked = _spelled(weigh=lambda scores, real: scores.softmax(-1))
+    return unmasked(embedded, context, state, memory, lengths, *rest)
+
+
 def _in_place(
     embedded: Tensor, context: Tensor, state: Tensor, memory: Tensor, lengths: Tensor, *rest: Tensor
 ) -> Four:
@@ -216,6 +224,11 @@ SPELL = Exercise(
             "context's, then the state's.",
         ),
         Mistake(
+            "a sigmoid for the tanh",
+            _spelled(step=torch.sigmoid),
+            "The new state goes through a sigmoid. A tanh is asked for.",
+        ),
+        Mistake(
             "no tanh",
             _spelled(step=lambda x: x),
             "The new state is the plain product. A tanh goes over it.",
@@ -283,6 +296,18 @@ SPELL = Exercise(
             _spelled(weigh=lambda scores, real: (scores - 1e9 * ~real).softmax(-1)),
             "A large number is subtracted from scores behind the end. One case has larger differences than "
             "that. Fill with -inf instead.",
+        ),
+        Mistake(
+            "a small number subtracted",
+            _spelled(weigh=lambda scores, real: (scores - 20.0 * ~real).softmax(-1)),
+            "A number such as 20 is subtracted from hidden scores: exp(-20) of them stays, and where they "
+            "are far larger than the others they get all the weight. Fill with -inf: then it is exactly 0.",
+        ),
+        Mistake(
+            "memory made 0 and not hidden",
+            _silenced,
+            "What lies behind the end is made 0, and nothing is hidden: its score is 0, and exp(0) = 1. It "
+            "still gets weight, though the context is spared its numbers.",
         ),
         Mistake(
             "softmax over the clips",

@@ -191,6 +191,12 @@ ADD_GRID_POSITIONS = Exercise(
             "You return the table. It is added to x.",
         ),
         Mistake(
+            "x times √d_model first",
+            _added(join=lambda x, table: x * x.shape[-1] ** 0.5 + table),
+            "x is multiplied by √d_model first, as the Transformer of 2017 does with its words. Here the "
+            "table is added to x as it is.",
+        ),
+        Mistake(
             "multiplied",
             _added(join=torch.mul),
             "x is multiplied by the table. It is added.",

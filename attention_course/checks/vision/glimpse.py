@@ -74,6 +74,12 @@ def _mixing_projected(
     return _summed(where, cells @ w_cell), where
 
 
+def _zeroed(state: Tensor, cells: Tensor, real: Tensor, *weights: Tensor) -> Two:
+    return _glimpse(weigh=lambda scores, real: _unmasked(scores))(
+        state, cells * real[..., None], real, *weights
+    )
+
+
 def _in_place(state: Tensor, cells: Tensor, real: Tensor, w_state: Tensor, w_cell: Tensor, v: Tensor) -> Two:
     right = _glimpse()(state, cells, real, w_state, w_cell, v)
     cells *= right[1][..., None]
@@ -201,6 +207,18 @@ GLIMPSE = Exercise(
             _glimpse(weigh=lambda scores, real: _unmasked(scores - 1e9 * ~real)),
             "A large number is subtracted from scores beyond the edge. One case has larger differences than "
             "that, and there padding gets all the weight. Fill with -inf instead.",
+        ),
+        Mistake(
+            "a small number subtracted",
+            _glimpse(weigh=lambda scores, real: _unmasked(scores - 20.0 * ~real)),
+            "A number such as 20 is subtracted from hidden scores: exp(-20) of them stays, and where they "
+            "are far larger than the others they get all the weight. Fill with -inf: then it is exactly 0.",
+        ),
+        Mistake(
+            "cells made 0 and not hidden",
+            _zeroed,
+            "Cells beyond the edge are made 0, and nothing is hidden: a cell of zeros has a score like any "
+            "other, and gets weight. Hide its score.",
         ),
         Mistake(
             "softmax over the columns",

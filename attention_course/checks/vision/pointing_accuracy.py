@@ -67,6 +67,10 @@ def _weight_there(weights: Tensor, target: Tensor) -> Tensor:
     return (_at_target(weights, target) * asked).sum() / asked.sum()
 
 
+def _without_cell_0(weights: Tensor, target: Tensor) -> Tensor:
+    return _accuracy()(weights, target.masked_fill(target == 0, -1))
+
+
 def _in_place(weights: Tensor, target: Tensor) -> Tensor:
     right = _accuracy()(weights, target)
     target.clamp_min_(0)
@@ -157,6 +161,19 @@ POINTING_ACCURACY = Exercise(
             _accuracy(hits=_first),
             "Where two weights are the largest, argmax tells the first, and by luck that may be the target. "
             "A tie is a miss: the target's weight must be larger than every other.",
+        ),
+        Mistake(
+            "argmax, and words without a target as misses",
+            _accuracy(hits=_first, share=lambda hit, asked: (hit * asked).mean()),
+            "You compare argmax with target for all words. A target of -1 is never met, so words that name "
+            "nothing count as misses; and of equals argmax tells the first, so that a tie may count as a "
+            "hit.",
+        ),
+        Mistake(
+            "cell 0 taken for no target",
+            _without_cell_0,
+            "Words that name cell 0 are left out. -1 says that a word names nothing; cells are counted from "
+            "0.",
         ),
         Mistake(
             "the last of equals",
