@@ -30,7 +30,9 @@ def contrastive_loss(
     _check_pairs(image, text)
     if isinstance(temperature, Tensor) and temperature.numel() != 1:
         raise ValueError(f"temperature must be a single number, got shape {tuple(temperature.shape)}")
-    if not (isinstance(temperature, Tensor) and temperature.is_meta) and not temperature > 0:
+    # What only has a shape cannot be read, and what is being compiled must not be.
+    unread = isinstance(temperature, Tensor) and (temperature.is_meta or torch.compiler.is_compiling())
+    if not unread and not temperature > 0:
         raise ValueError(f"temperature must be above 0, got {float(temperature)}")
     scores = F.normalize(image, dim=-1) @ F.normalize(text, dim=-1).mT / temperature  # [B, B]
     own = torch.arange(len(scores), device=scores.device)
