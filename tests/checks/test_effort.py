@@ -14,6 +14,7 @@ from attention_course.checks.engine.use import applied
 SOFTMAX, SCORES, LAYER = (
     find_exercise(f"17_graphs.{name}") for name in ("segment_softmax", "gatv2_scores", "graph_attention")
 )
+RETURNS = find_exercise("18_memory.returns")
 LOSS = find_exercise("18_memory.policy_loss")
 
 
@@ -106,6 +107,13 @@ def test_a_gradient_that_reaches_a_constant_is_told():
     [(stage, case, text)] = told(LOSS, policy_loss)
     assert (stage, case) == ("gradient", "gradient") and "a gradient reaches returns, which counts as" in text
     assert told(LOSS, lambda *inputs: policy_loss(*inputs, cut=torch.Tensor.detach)) == []
+
+
+def test_of_the_gradient_of_a_setting_nothing_is_asked():
+    rightly = RETURNS.reference
+    assert told(RETURNS, lambda rewards, discount, done: rightly(rewards, float(discount), done)) == []
+    [(stage, _, text)] = told(RETURNS, lambda rewards, *rest: rightly(rewards.detach(), *rest))
+    assert stage == "gradient" and "no gradient reaches rewards" in text
 
 
 def test_a_loss_without_a_gradient_is_told_as_before():

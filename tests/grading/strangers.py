@@ -125,8 +125,7 @@ MISTAKES = {
         "image-prefix-weights", "(causal | image) & ~padding", "causal & ~padding", "causal for everybody",
     ),
     "17_graphs": (
-        "gatv2-scores", "query[target] + key[source]", "query[source] + key[target]",
-        "source and target exchanged",
+        "with-self-loops", "edges[:, edges[0] != edges[1]]", "edges", "a second loop",
     ),
     "18_memory": ("returns", "later.masked_fill(done[t], 0.0)", "later", "across the ends"),
 }  # fmt: skip

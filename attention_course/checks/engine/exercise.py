@@ -73,6 +73,8 @@ class Exercise:
     given_distributions: tuple[str, ...] = ()
     #: inputs that count as constants in the gradient: none may flow to them
     constants: tuple[str, ...] = ()
+    #: inputs that are settings: of their gradient nothing is asked
+    settings: tuple[str, ...] = ()
     #: torch functions that would be the exercise's own answer
     forbidden: tuple[str, ...] = ()
     #: what a learner hands over

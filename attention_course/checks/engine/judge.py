@@ -126,6 +126,8 @@ def _gradient(exercise: Exercise, case: Case, index: int, run: Run, seed: int) -
         ]
     right = _right_gradients(exercise, seed, index)
     for name, got, want in zip(exercise.parameters, outcome.gradients, right.gradients, strict=True):
+        if name in exercise.settings:
+            continue
         if name in exercise.constants:
             if got is not None and bool((got != 0).any()):
                 return [

@@ -116,6 +116,16 @@ GAT_SCORES = Exercise(
             "Both parts come from the source. The query is that of the target, edges[1].",
         ),
         Mistake(
+            "a_query twice",
+            lambda features, a_query, a_key, edges: _gat_scores(features, a_query, a_query, edges),
+            "Both parts are made with a_query. The source's is made with a_key.",
+        ),
+        Mistake(
+            "a_key twice",
+            lambda features, a_query, a_key, edges: _gat_scores(features, a_key, a_key, edges),
+            "Both parts are made with a_key. The target's is made with a_query.",
+        ),
+        Mistake(
             "no LeakyReLU",
             _made(join=lambda query, key: query + key),
             "The sum goes out as it is. LeakyReLU comes after it; without it, a node's softmax would forget "

@@ -156,6 +156,12 @@ GATV2_SCORES = Exercise(
             "Query and key are multiplied. They are added.",
         ),
         Mistake(
+            "a inside LeakyReLU",
+            _made(lambda q, k, a: _leaky((q + k) * a).sum(-1)),
+            "The columns are weighed by a first, and LeakyReLU comes after. It comes before a: what is below "
+            "0 is told by the sum of query and key alone.",
+        ),
+        Mistake(
             "a left out",
             _made(lambda q, k, a: _leaky(q + k).sum(-1)),
             "You add up the columns as they are. Each is weighed by its entry of a.",

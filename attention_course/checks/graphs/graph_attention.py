@@ -236,6 +236,12 @@ GRAPH_ATTENTION = Exercise(
             "in it.",
         ),
         Mistake(
+            "softmax over the heads",
+            _with(weigh=lambda self, scores, edges, number: scores.softmax(-1)),
+            "The softmax runs along the last axis, that of the heads. It runs over the edges that end in a "
+            "node.",
+        ),
+        Mistake(
             "no softmax",
             _with(weigh=lambda self, scores, edges, number: scores),
             "The scores themselves are used as weights. A softmax over each node's edges comes first.",
@@ -255,6 +261,18 @@ GRAPH_ATTENTION = Exercise(
             "queries mixed",
             _mixing(whose=lambda query, key, edges: query[edges[0]]),
             "What is mixed are the sources' queries. Their keys are the values.",
+        ),
+        Mistake(
+            "sums of query and key mixed",
+            _mixing(whose=lambda query, key, edges: query[edges[1]] + key[edges[0]]),
+            "What is mixed is the sum of query and key, which the score is made of. The values are the keys "
+            "alone.",
+        ),
+        Mistake(
+            "a function behind the layer",
+            _with(join=lambda self, heads: F.elu(heads.flatten(1))),
+            "There is an ELU behind the layer, as in the networks of the paper. Here the context goes out as "
+            "it is.",
         ),
         Mistake(
             "added up at the source",

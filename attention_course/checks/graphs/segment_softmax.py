@@ -50,6 +50,14 @@ def _at_least_zero(scores: Tensor, target: Tensor, number: int) -> Tensor:
     return shared.highest(scores, target, number).clamp_min(0.0)
 
 
+def _all_heads(scores: Tensor, target: Tensor, number: int) -> Tensor:
+    """A node's largest score, whichever head it is of."""
+    found = shared.highest(scores, target, number)
+    return (
+        found.amax(tuple(range(1, found.dim())), keepdim=True).expand_as(found) if found.dim() > 1 else found
+    )
+
+
 def _last_score(scores: Tensor, target: Tensor, number: int) -> Tensor:
     return shared.last_wins(scores, target, number)
 
@@ -67,6 +75,11 @@ def _runs(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
     """Each run of equal targets for itself: right where the edges are sorted by their target."""
     _, run = target.unique_consecutive(return_inverse=True)
     return shared.segment_softmax(scores, run, int(run.max()) + 1)
+
+
+def _left_sorted(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
+    order = target.argsort(stable=True)
+    return _segment_softmax(scores[order], target[order], num_nodes)
 
 
 def _per_node(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
@@ -134,10 +147,11 @@ def _hidden(generator: Generator, dtype: torch.dtype = torch.float32) -> Inputs:
 
 
 def _far_apart(generator: Generator) -> Inputs:
-    """One node's scores lie far below another's, and another's far above."""
+    """One node's scores lie far below another's, and another's far above; one head's, too."""
     _, target, N = _drawn(generator, 4, 11, 2)
     heights = torch.tensor([0.0, -300.0, 5000.0, -2e4])
-    return heights[target][:, None] + tenths(generator, 11, 2), target, N
+    heights = heights[target][:, None] + torch.tensor([0.0, -700.0])
+    return heights + tenths(generator, 11, 2), target, N
 
 
 def _below_zero(generator: Generator) -> Inputs:
@@ -197,6 +211,12 @@ SEGMENT_SOFTMAX = Exercise(
             "sorted them: the target says whose an edge is, wherever it stands.",
         ),
         Mistake(
+            "left in another order",
+            _left_sorted,
+            "The weights are right, and stand in the order of their targets: you have sorted the edges. The "
+            "answer is in the order in which they came.",
+        ),
+        Mistake(
             "no maximum subtracted",
             _made(below=_nothing, divisor=lambda total: total),
             "exp() of a large score is infinite, and that of a score far below 0 is 0, for all edges of a "
@@ -219,6 +239,12 @@ SEGMENT_SOFTMAX = Exercise(
             _made(below=_everywhere(torch.max)),
             "You subtract the largest score of all edges. A node far below it has powers of 0 only, and gets "
             "no weights. Each node needs its own maximum.",
+        ),
+        Mistake(
+            "one maximum for all heads",
+            _made(below=_all_heads),
+            "You subtract a node's largest score of all heads. Where another head's lie far above, the "
+            "powers are all 0. Each head of each node needs its own maximum.",
         ),
         Mistake(
             "a maximum of at least 0",

@@ -74,6 +74,15 @@ def _every_action(logits: Tensor, action: Tensor) -> Tensor:
     return logits.log_softmax(-1).sum(-1)
 
 
+def _subtracted_late(logits: Tensor, action: Tensor, returns: Tensor, alive: Tensor) -> Tensor:
+    terms = _taken(logits, action) * returns.detach() - _mean(returns.detach(), alive)
+    return -_finite(terms, alive).sum() / alive.shape[1]
+
+
+def _along_time(logits: Tensor, action: Tensor) -> Tensor:
+    return logits.log_softmax(0).gather(-1, action[..., None]).squeeze(-1)
+
+
 def _in_place(logits: Tensor, action: Tensor, returns: Tensor, alive: Tensor) -> Tensor:
     loss = _policy_loss(logits, action, returns, alive)
     returns -= _mean(returns, alive)
@@ -202,6 +211,17 @@ POLICY_LOSS = Exercise(
             "episode has more to say than a short one.",
         ),
         Mistake(
+            "divided by the number of steps T",
+            _made(total=lambda terms, alive: _finite(terms, alive).sum() / alive.shape[0]),
+            "You divide by T, the first axis. The number of episodes, B, is the second.",
+        ),
+        Mistake(
+            "baseline subtracted from the product",
+            _subtracted_late,
+            "The baseline is subtracted from log π times the return. It is subtracted from the return first: "
+            "mind the brackets.",
+        ),
+        Mistake(
             "mean over everything",
             _made(total=lambda terms, alive: _finite(terms, alive).mean()),
             "You divide by T · B. Divide by the number of episodes, B.",
@@ -246,6 +266,11 @@ POLICY_LOSS = Exercise(
                 )
             ),
             "The softmax runs over the batch. It runs over the actions, the last axis.",
+        ),
+        Mistake(
+            "softmax over time",
+            _made(log_probs=_along_time),
+            "The softmax runs over the steps. It runs over the actions, the last axis.",
         ),
         Mistake(
             "the best action",

@@ -105,6 +105,14 @@ def _zeros_are_seen(
     return (weights[:, None] @ seen_values).squeeze(1), weights, keys_after, values_after, valid_after
 
 
+def _cut_off(
+    query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, valid: Tensor, ended: Tensor
+) -> Five:
+    context, weights, keys, values, valid = _remember(query, key, value, keys, values, valid, ended)
+    seen = valid.any(0)
+    return context, weights[:, seen], keys[:, seen], values[:, seen], valid[:, seen]
+
+
 def _in_place(
     query: Tensor, key: Tensor, value: Tensor, keys: Tensor, values: Tensor, valid: Tensor, ended: Tensor
 ) -> Five:
@@ -141,6 +149,11 @@ def _by_hand(generator: Generator) -> Inputs:
     )  # fmt: skip
 
 
+def _oldest_unseen(generator: Generator) -> Inputs:
+    *rest, valid, ended = _drawn(generator, 4, 6, 3, 2)
+    return *rest, valid & (torch.arange(6) > 0), ended
+
+
 def _tempting(generator: Generator) -> Inputs:
     """What is forgotten has scores in the hundreds."""
     query, key, value, keys, values, valid, ended = _drawn(generator, 4, 5, 3, 2)
@@ -170,6 +183,7 @@ REMEMBER = Exercise(
     cases=(
         Case("one decimal", _by_hand),
         Case("five environments", lambda g: _drawn(g, 5, 4, 3, 2)),
+        Case("nobody sees the oldest", _oldest_unseen),
         Case("as many of everything", lambda g: _drawn(g, 4, 3, 4, 4)),
         Case("the first step of all", lambda g: _drawn(g, 3, 0, 2, 4)),
         Case("what is forgotten scores high", _tempting),
@@ -193,6 +207,12 @@ REMEMBER = Exercise(
             "those forget whose episode goes on",
             _made(forget=lambda valid, ended: valid & ended[:, None]),
             "Those whose episode has ended keep their memory, and the others forget. Look at the ~.",
+        ),
+        Mistake(
+            "what was forgotten earlier comes back",
+            _made(forget=lambda valid, ended: ~ended[:, None].expand_as(valid)),
+            "What may be seen is decided by ended alone: what a row has forgotten at an earlier step comes "
+            "back at the next. Keep what valid hides already.",
         ),
         Mistake(
             "the new step is forgotten as well",
@@ -227,6 +247,24 @@ REMEMBER = Exercise(
             _zeros_are_seen,
             "Keys that are made 0 have the score 0, and weigh like any other with that score. Hidden means a "
             "score of -inf.",
+        ),
+        Mistake(
+            "scores multiplied by the mask",
+            _made(weigh=lambda scores, seen: (scores * seen).softmax(-1)),
+            "What is forgotten gets the score 0, and weighs like any other with that score. Hidden means a "
+            "score of -inf.",
+        ),
+        Mistake(
+            "mask added as a number",
+            _made(weigh=lambda scores, seen: (scores + seen.to(scores.dtype)).softmax(-1)),
+            "True is added as 1 and False as 0: what is forgotten scores a little less, and is seen. A "
+            "boolean mask hides by masked_fill.",
+        ),
+        Mistake(
+            "what nobody sees is cut off",
+            _cut_off,
+            "Entries that no row may see are taken out of the memory. That saves room, but here the memory "
+            "grows by one entry each step, whatever is seen of it.",
         ),
         Mistake(
             "memory wiped",

@@ -50,6 +50,11 @@ def _reward_lost(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
     return _returns(rewards.masked_fill(done, 0.0), discount, done)
 
 
+def _one_ahead(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
+    following = torch.cat((rewards[1:], torch.zeros_like(rewards[:1]))).masked_fill(done, 0.0)
+    return rewards + discount * following
+
+
 def _looking_back(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
     """What a step has been brought so far."""
     before, found = torch.zeros_like(rewards[0]), []
@@ -99,6 +104,11 @@ def _divided(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
     return _returns(rewards * powers, torch.ones_like(discount), done) / powers
 
 
+def _standardised(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
+    found = _returns(rewards, discount, done)
+    return (found - found.mean()) / (found.std() + 1e-8)
+
+
 def _in_place(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
     return rewards.copy_(_returns(rewards, discount, done))
 
@@ -134,6 +144,7 @@ RETURNS = Exercise(
     minutes=15,
     reference=_returns,
     returns=("returns",),
+    settings=("discount",),
     cases=(
         Case("one decimal", _by_hand),
         Case("four environments", lambda g: _drawn(g, 8, 4)),
@@ -179,6 +190,12 @@ RETURNS = Exercise(
             "All later rewards count in full: the discount is missing.",
         ),
         Mistake(
+            "only one step ahead",
+            _one_ahead,
+            "Only the next reward is added. All later ones of the episode count: it is the next step's "
+            "return that is discounted, not its reward.",
+        ),
+        Mistake(
             "own reward discounted",
             _made(step=lambda reward, discount, later: discount * (reward + later)),
             "A step's own reward is discounted as well. It counts in full, the next one times the discount.",
@@ -221,6 +238,12 @@ RETURNS = Exercise(
             _divided,
             "All at once, you multiply by powers of the discount and divide by them again. With a small "
             "discount or many steps they are 0, and 0/0 is NaN. Go step by step, from the end.",
+        ),
+        Mistake(
+            "standardised",
+            _standardised,
+            "The returns have mean 0 and standard deviation 1. What is done with them comes later; here they "
+            "stay as they are.",
         ),
         Mistake(
             "latest step first",
