@@ -281,7 +281,7 @@ MAY_IMPORT = {
     "inside": {*LIBRARY, "lab.page"},  # whose style its pictures have
     "explorables": {*LIBRARY, "lab.data"},  # which holds the running example
     "lab": set(),
-    "lab.data": LIBRARY,
+    "lab.data": {*LIBRARY, "beyond"},
     "lab.measure": {*LIBRARY, "lab.data"},
     "lab.train": {*LIBRARY, "lab.data", "lab.measure"},
     "lab.page": {*LIBRARY, "lab.measure"},
@@ -298,7 +298,7 @@ WITH_A_STRANGER = {
     *(f"grading.{name}" for name in ("zygote", "child", "wire", "sandbox", "seccomp")),
     *(f"checks.engine.{name}" for name in ("observe", "exercise", "surroundings", "watch")),
     # how an answer is used
-    *(f"checks.engine.{name}" for name in ("asks", "use", "module", "training")),
+    *(f"checks.engine.{name}" for name in ("asks", "use", "module", "training", "effort")),
 }
 
 
