@@ -4,10 +4,15 @@ The result needs no server, no kernel and no network. It lives in a shadow tree,
 page's styles nor a second copy of the same figure can reach into it.
 """
 
+import base64
 import json
 import secrets
 from dataclasses import dataclass, field
 from importlib.resources import files
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from attention_course import palette
 
@@ -77,6 +82,35 @@ def explorable(name: str, data: dict, fallback: str) -> Explorable:
             data=embed(data),
         ),
     )
+
+
+def numbers(name: str, given: Any, dimensions: str, *, between: tuple[int, int] | None = None) -> Tensor:
+    """Return ``given``, a tensor or an array, as a tensor of floats; ``dimensions`` names its shape.
+
+    Raises ``ValueError`` for another number of dimensions, an empty one, and numbers that are not
+    finite or not ``between`` these two.
+    """
+    tensor = torch.as_tensor(given).detach().cpu().float()
+    if tensor.ndim != len(dimensions.split()) or 0 in tensor.shape:
+        raise ValueError(
+            f"{name} must be [{', '.join(dimensions.split())}], none of them empty, "
+            f"got shape {tuple(tensor.shape)}"
+        )
+    if not tensor.isfinite().all():
+        raise ValueError(f"{name} must be finite, got {tensor[~tensor.isfinite()][0].item()}")
+    if between is not None:
+        wrong = tensor[(tensor < between[0] - 1e-3) | (tensor > between[1] + 1e-3)]
+        if len(wrong):
+            raise ValueError(
+                f"{name} must lie between {between[0]} and {between[1]}, got {wrong[0].item():.4g}"
+            )
+        tensor = tensor.clamp(*between)
+    return tensor
+
+
+def in_bytes(tensor: Tensor) -> str:
+    """Return numbers from 0 to 1 as base64, a byte each: wrong by at most 1/510."""
+    return base64.b64encode((tensor * 255).round().to(torch.uint8).numpy().tobytes()).decode()
 
 
 def _part(name: str) -> str:

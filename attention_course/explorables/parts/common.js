@@ -79,3 +79,42 @@ function named(tokens) {
     tokens.indexOf(token) === tokens.lastIndexOf(token) ? token : `${token} (word ${i + 1})`,
   );
 }
+
+/** What Python packed: a byte each. */
+function bytes(text) {
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
+}
+
+/** Paint a canvas, a byte a pixel: 0 is the first colour, 255 the last. */
+function paintBytes(canvas, steps, width, height, colours) {
+  set(canvas, { width, height });
+  const pen = canvas.getContext("2d");
+  const image = pen.createImageData(width, height);
+  const last = colours.length - 1;
+  steps.forEach((step, k) => {
+    const at = (step / 255) * last;
+    const near = Math.min(last - 1, Math.floor(at));
+    for (const c of [0, 1, 2]) {
+      image.data[4 * k + c] = colours[near][c] + (at - near) * (colours[near + 1][c] - colours[near][c]);
+    }
+    image.data[4 * k + 3] = 255;
+  });
+  pen.putImageData(image, 0, 0);
+}
+
+/** Call `paint({ paper: [r, g, b], … })` now, and again when the page or the system changes its colours. */
+function inColours(element, paint) {
+  let seen = "";
+  const look = () => {
+    const style = getComputedStyle(element);
+    const found = ["paper", "ink", "weights"].map((name) => [name, style.getPropertyValue(`--ac-${name}`).trim()]);
+    if (found.join() === seen) return;
+    seen = found.join();
+    const parts = (hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
+    paint(Object.fromEntries(found.map(([name, hex]) => [name, parts(hex)])));
+  };
+  const watch = new MutationObserver(look);
+  for (const page of [document.documentElement, document.body]) watch.observe(page, { attributes: true });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", look);
+  look();
+}
