@@ -37,6 +37,16 @@ def test_the_loss_raises_what_was_rewarded_above_the_mean():
     assert torch.equal(taken > 0, gained[rows.junction] > gained[rows.junction].mean())
 
 
+def test_a_walk_is_judged_by_its_own_reward_alone():
+    rows = draw(6, generator(), 3, shortest=1, walks=2)
+    logits = torch.randn(*rows.way.shape, 2)
+    actions = memory.chosen(logits, generator())
+    taken = logits.log_softmax(-1).gather(-1, actions[..., None])[..., 0][rows.junction]
+    gained = rewards(rows, actions)[rows.junction]
+    expected = -(taken * (gained - gained.mean())).sum() / 6
+    torch.testing.assert_close(memory.loss_of(logits, rows, actions), expected)
+
+
 def test_the_mean_return_is_that_of_a_walk():
     rows = draw(5, generator(), 3, shortest=1, walks=3)
     assert memory.mean_return(rows, rows.way) == 1
