@@ -64,3 +64,13 @@ def test_words_end_at_the_full_stop():
     assert scenes.words([3, scenes.LEFT, scenes.OF, 7, scenes.STOP]) == ["three", "left", "of", "seven"]
     assert scenes.words(torch.tensor([3, scenes.ABOVE, 7, scenes.STOP, 4])) == ["three", "above", "seven"]
     assert scenes.words([1, 2]) == ["one", "two"]
+
+
+def test_ruling_out_the_last_column_answers_more_than_four_in_ten():
+    """What chapter 14 calls no relation: whoever sees columns knows that no answer stands in the last one."""
+    batch = scenes.asked(PLAIN, 2000, torch.Generator().manual_seed(0))
+    grids = on_the_grid(batch.pixels)
+    column = torch.arange(scenes.CELLS) % scenes.COLUMNS
+    left = (grids != scenes.NONE) & (grids != batch.question[:, None]) & (column < scenes.COLUMNS - 1)
+    assert (left & (grids == batch.answer[:, None])).any(1).all()
+    assert 0.4 < (1 / left.sum(1)).mean() < 0.48
