@@ -9,6 +9,11 @@ def normal(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
+def weight(generator: Generator, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return a matrix: rows times it have about the variance they had before."""
+    return (normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
+
+
 def tenths(generator: Generator, *shape: int, most: int = 20) -> Tensor:
     """Return numbers with one decimal, from -2.0 to 2.0 unless told, that can be followed by hand."""
     return torch.randint(-most, most + 1, shape, generator=generator).to(torch.float32) / 10

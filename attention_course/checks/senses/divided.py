@@ -5,9 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
-from attention_course.checks.senses import shared
 from attention_course.checks.senses.shared import NAME
 
 Look = Callable[[Tensor, Tensor], Tensor]
@@ -123,7 +122,7 @@ def _in_place(x: Tensor, w_time: Tensor, w_space: Tensor) -> Tensor:
 
 
 def _drawn(g: Generator, B: int, T: int, N: int, d: int, dtype: torch.dtype = torch.float32) -> Inputs:
-    return normal(g, B, T, N, d, dtype=dtype), shared.weight(g, d, d, dtype), shared.weight(g, d, d, dtype)
+    return normal(g, B, T, N, d, dtype=dtype), weight(g, d, d, dtype), weight(g, d, d, dtype)
 
 
 def _places_first_in_memory(g: Generator) -> Inputs:

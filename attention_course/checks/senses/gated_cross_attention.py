@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
 from attention_course.checks.senses import shared
 from attention_course.checks.senses.shared import NAME, Weigh
@@ -65,8 +65,8 @@ def _drawn(
     B, T, N = seen.shape
     return (
         normal(g, B, T, d, dtype=dtype), normal(g, B, N, d_image, dtype=dtype), seen,
-        shared.weight(g, d, d_k, dtype), shared.weight(g, d_image, d_k, dtype),
-        shared.weight(g, d_image, d_k, dtype), shared.weight(g, d_k, d, dtype),
+        weight(g, d, d_k, dtype), weight(g, d_image, d_k, dtype),
+        weight(g, d_image, d_k, dtype), weight(g, d_k, d, dtype),
         torch.tensor(gate, dtype=dtype),
     )  # fmt: skip
 

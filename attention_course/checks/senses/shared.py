@@ -1,21 +1,14 @@
-"""What the exercises of this chapter share: drawing inputs, and functions that several of them build on."""
+"""What the exercises of this chapter share: ways to weigh, right and wrong, and vectors of length 1."""
 
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
-
-from attention_course.checks.engine.drawing import normal
+from torch import Tensor
 
 NAME = "16_senses"
 
 #: weights from scores and from what may be looked at
 Weigh = Callable[[Tensor, Tensor], Tensor]
-
-
-def weight(generator: Generator, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows times this matrix have about the variance they had before."""
-    return (normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
 
 
 def unit(x: Tensor) -> Tensor:

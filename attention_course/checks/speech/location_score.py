@@ -6,9 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
-from attention_course.checks.speech import shared
 from attention_course.checks.speech.shared import NAME
 
 Filter = Callable[[Tensor, Tensor], Tensor]
@@ -88,8 +87,8 @@ def _drawn(
     previous = (1.5 * normal(g, B, T_k, dtype=torch.float64)).softmax(-1)
     return (
         normal(g, B, d_q, dtype=dtype), normal(g, B, T_k, d_k, dtype=dtype), previous.to(dtype),
-        0.7 * shared.weight(g, d_q, hidden, dtype), 0.7 * shared.weight(g, d_k, hidden, dtype),
-        2 * shared.weight(g, filters, hidden, dtype), normal(g, filters, width, dtype=dtype),
+        0.7 * weight(g, d_q, hidden, dtype), 0.7 * weight(g, d_k, hidden, dtype),
+        2 * weight(g, filters, hidden, dtype), normal(g, filters, width, dtype=dtype),
         0.5 * normal(g, hidden, dtype=dtype), normal(g, hidden, dtype=dtype),
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
 from attention_course.checks.speech import shared
 from attention_course.checks.speech.shared import NAME
@@ -109,8 +109,8 @@ def _drawn(
     return (
         normal(g, B, d_e, dtype=dtype), 0.5 * normal(g, B, d_h, dtype=dtype),
         0.5 * normal(g, B, d_s, dtype=dtype), normal(g, B, T_k, d_h, dtype=dtype), torch.tensor(lengths),
-        shared.weight(g, d_e + d_h + d_s, d_s, dtype), 1.5 * shared.weight(g, d_s, d_h, dtype),
-        shared.weight(g, d_s + d_h, V, dtype),
+        weight(g, d_e + d_h + d_s, d_s, dtype), 1.5 * weight(g, d_s, d_h, dtype),
+        weight(g, d_s + d_h, V, dtype),
     )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ def _loud(g: Generator, T_k: int, loudness: float, dtype: torch.dtype, *lengths:
     behind = 1 - 2 * shared.real(T_k, torch.tensor(lengths)).to(dtype)
     signs = torch.randint(2, (len(lengths), T_k, d_h - 1), generator=g).to(dtype) * 2 - 1
     memory = torch.cat((behind[..., None], signs), -1)
-    w_out = shared.weight(g, d_s + d_h, 5, dtype)
+    w_out = weight(g, d_s + d_h, 5, dtype)
     return embedded, context, state, memory, torch.tensor(lengths), w_state, w_query, w_out
 
 

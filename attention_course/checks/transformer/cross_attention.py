@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
 from attention_course.checks.transformer import shared
 from attention_course.checks.transformer.shared import NAME
@@ -71,7 +71,7 @@ def _sentences(
         normal(generator, *memory_real.shape, width, dtype=dtype),
         x_real,
         memory_real,
-        *(shared.weight(generator, width, columns, dtype) for columns in (d_k, d_k, d_v)),
+        *(weight(generator, width, columns, dtype) for columns in (d_k, d_k, d_v)),
     )
 
 

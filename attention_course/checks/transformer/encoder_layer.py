@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from attention_course.checks.engine.asks import Inputs, Module
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.transformer import shared
 from attention_course.checks.transformer.shared import NAME
@@ -183,7 +183,7 @@ def _drawn(generator: Generator, *shape: int, d_ff: int, dtype: torch.dtype = to
     def gain_and_shift() -> Inputs:
         return shared.gains(generator, d_model, dtype=dtype), normal(generator, d_model, dtype=dtype)
 
-    projections = [shared.weight(generator, d_model, d_model, dtype) for _ in range(4)]
+    projections = [weight(generator, d_model, d_model, dtype) for _ in range(4)]
     w_in, b_in, w_out, b_out = shared.two_layers(generator, d_model, d_ff, dtype)
     return (
         *projections, *gain_and_shift(), w_in.mT.contiguous(), b_in, w_out.mT.contiguous(), b_out,

@@ -3,7 +3,7 @@
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal
+from attention_course.checks.engine.drawing import normal, weight
 from attention_course.checks.engine.exercise import Inputs
 
 NAME = "07_transformer"
@@ -11,11 +11,6 @@ NAME = "07_transformer"
 
 #: what layer norm adds to a variance; the notebook says so
 EPSILON = 1e-5
-
-
-def weight(generator: Generator, rows: int, columns: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Rows times this matrix have about the variance they had before."""
-    return (normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
 
 
 def gains(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

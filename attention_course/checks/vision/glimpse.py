@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import halves, normal, tenths
+from attention_course.checks.engine.drawing import halves, normal, tenths, weight
 from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
 from attention_course.checks.vision.shared import NAME
 
@@ -95,14 +95,10 @@ def _real(rows: int, columns: int, *sizes: tuple[int, int]) -> Tensor:
     return ((torch.arange(rows)[:, None] < tall) & (torch.arange(columns) < wide)).float()
 
 
-def _weight(g: Generator, rows: int, columns: int, dtype: torch.dtype) -> Tensor:
-    return (normal(g, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
-
-
 def _drawn(g: Generator, real: Tensor, d_s: int, d_c: int, hidden: int, dtype=torch.float32) -> Inputs:
     return (
         normal(g, len(real), d_s, dtype=dtype), normal(g, *real.shape, d_c, dtype=dtype), real,
-        _weight(g, d_s, hidden, dtype), _weight(g, d_c, hidden, dtype), 1.5 * normal(g, hidden, dtype=dtype),
+        weight(g, d_s, hidden, dtype), weight(g, d_c, hidden, dtype), 1.5 * normal(g, hidden, dtype=dtype),
     )  # fmt: skip
 
 
