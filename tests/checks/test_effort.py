@@ -54,7 +54,7 @@ def test_a_table_of_all_pairs_is_told_in_the_large_case_alone():
 def test_a_loop_is_told_in_the_large_case_alone():
     [(stage, case, text)] = told(SOFTMAX, by_loop)
     assert (stage, case) == ("unfit", "400 nodes")
-    assert text.startswith("Your function calls torch ") and "where 200 are more than enough" in text
+    assert text.startswith("Your function calls torch ") and "where 400 are more than enough" in text
 
 
 def test_without_bounds_both_pass():
@@ -78,6 +78,21 @@ def test_a_module_is_bounded_too():
 
     [(stage, case, text)] = told(LAYER, GraphAttention)
     assert (stage, case) == ("unfit", "400 nodes") and text.startswith("Your module makes a tensor of [400")
+
+
+def test_a_loop_over_heads_is_allowed():
+    class GraphAttention(LAYER.reference):
+        def forward(self, x, edges):
+            query, key = (self.split(linear(x)) for linear in (self.query, self.key))
+            contexts, weights = [], []
+            for head, a in enumerate(self.a):
+                scores = (F.leaky_relu(query[edges[1], head] + key[edges[0], head], 0.2) * a).sum(-1)
+                weights.append(SOFTMAX.reference(scores, edges[1], torch.tensor(len(x))))
+                carried = weights[-1][:, None] * key[edges[0], head]
+                contexts.append(torch.zeros_like(key[:, head]).index_add(0, edges[1], carried))
+            return torch.cat(contexts, dim=-1), torch.stack(weights, dim=-1)
+
+    assert told(LAYER, GraphAttention) == []
 
 
 @pytest.mark.parametrize("exercise", [SOFTMAX, SCORES, LAYER], ids=lambda one: one.name)
@@ -105,8 +120,10 @@ def test_a_gradient_that_reaches_a_constant_is_told():
         gain = torch.where(alive, cut(returns - baseline), 0.0)
         return -torch.where(alive, log_probs * gain, 0.0).sum() / alive.shape[1]
 
-    [(stage, case, text)] = told(LOSS, policy_loss)
-    assert (stage, case) == ("gradient", "gradient") and "a gradient reaches returns, which counts as" in text
+    found = told(LOSS, policy_loss)
+    assert [case for _, case, _ in found] == ["gradient", "gradient, nothing behind the ends"]
+    for stage, _, text in found:
+        assert stage == "gradient" and "a gradient reaches returns, which counts as" in text
     assert told(LOSS, lambda *inputs: policy_loss(*inputs, cut=torch.Tensor.detach)) == []
 
 
@@ -117,6 +134,37 @@ def test_of_the_gradient_of_a_setting_nothing_is_asked():
     assert stage == "gradient" and "no gradient reaches rewards" in text
 
 
+def test_a_setting_has_no_gradient_that_a_loop_in_place_would_break():
+    def returns(rewards, discount, done):
+        found = rewards.clone()
+        for t in reversed(range(len(rewards) - 1)):
+            found[t] = rewards[t] + discount * found[t + 1] * ~done[t]
+        return found
+
+    assert told(RETURNS, returns) == []
+    [(stage, _, text)] = told(replace(RETURNS, settings=()), returns)
+    assert stage == "gradient" and "modified by an inplace operation" in text
+
+
+def test_a_setting_changed_in_place_is_told_all_the_same():
+    def returns(rewards, discount, done):
+        return RETURNS.reference(rewards, discount.clone(), done) + 0 * discount.mul_(0.5)
+
+    assert {stage for stage, *_ in told(RETURNS, returns)} == {"inputs"}
+
+
+def test_a_gradient_through_steps_that_do_not_count_is_told_where_it_is_nan():
+    def policy_loss(logits, action, returns, alive):
+        log_probs = logits.log_softmax(-1).gather(-1, action[..., None]).squeeze(-1)
+        baseline = returns.masked_fill(~alive, 0.0).sum() / alive.sum()
+        terms = log_probs * (returns - baseline).detach()
+        return -terms.masked_fill(~alive, 0.0).sum() / alive.shape[1]
+
+    [(stage, case, text)] = told(LOSS, policy_loss)
+    assert (stage, case) == ("gradient", "gradient, nothing behind the ends") and "NaN or infinite" in text
+
+
 def test_a_loss_without_a_gradient_is_told_as_before():
-    [(stage, _, text)] = told(LOSS, lambda *inputs: LOSS.reference(*inputs).detach())
-    assert stage == "gradient" and "no gradient reaches logits" in text
+    found = told(LOSS, lambda *inputs: LOSS.reference(*inputs).detach())
+    assert len(found) == 2
+    assert all(stage == "gradient" and "no gradient reaches logits" in text for stage, _, text in found)

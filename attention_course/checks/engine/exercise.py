@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -73,7 +73,8 @@ class Exercise:
     given_distributions: tuple[str, ...] = ()
     #: inputs that count as constants in the gradient: none may flow to them
     constants: tuple[str, ...] = ()
-    #: inputs that are settings: of their gradient nothing is asked
+    #: inputs that are settings: of their gradient nothing is asked, and an answer gets them without one, so
+    #: that it may change in place what it multiplies with them
     settings: tuple[str, ...] = ()
     #: torch functions that would be the exercise's own answer
     forbidden: tuple[str, ...] = ()
@@ -105,7 +106,11 @@ class Exercise:
 
     def steps(self, case: Case, inputs: Inputs) -> tuple[Step, ...]:
         """The calls of an answer by which the case is tried, on ``inputs`` drawn by it."""
-        return self.asks.steps(case, inputs)
+        steps = self.asks.steps(case, inputs)
+        if not self.settings:
+            return steps
+        places = [self.parameters.index(name) for name in self.settings]
+        return tuple(replace(step, use={**step.use, "settings": places}) for step in steps)
 
     def shown(self, case: Case) -> Step:
         """What a learner sees of the case, and what of it is what."""

@@ -15,9 +15,11 @@ def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callab
     Raises:
         ValueError: there is no such use.
     """
-    if "effort" in use:
-        rest = {name: value for name, value in use.items() if name != "effort"}
-        return effort.within(applied(answer, rest, kept), use["as"], **use["effort"])
+    use = dict(use)
+    if bounds := use.pop("effort", None):
+        return effort.within(applied(answer, use, kept), use["as"], **bounds)
+    if places := use.pop("settings", None):
+        return _detached(applied(answer, use, kept), places)
     match use["as"]:
         case "function":
             return answer
@@ -28,6 +30,13 @@ def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callab
         case "trained":
             return partial(training.asked, kept)
     raise ValueError(f"no answer is used as {use['as']!r}")
+
+
+def _detached(function: Callable[..., Any], places: Sequence[int]) -> Callable[..., Any]:
+    """``function``, to which no gradient leads from the tensors at these ``places``."""
+    return lambda *tensors: function(
+        *(tensor.detach() if place in places else tensor for place, tensor in enumerate(tensors))
+    )
 
 
 def presented(use: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple:

@@ -22,10 +22,8 @@ def _mean(returns: Tensor, alive: Tensor) -> Tensor:
 
 
 def _policy_loss(logits: Tensor, action: Tensor, returns: Tensor, alive: Tensor) -> Tensor:
-    log_probs = logits.log_softmax(-1).gather(-1, action[..., None]).squeeze(-1)  # [T, B]
-    returns = returns.detach()
-    advantage = returns - returns.masked_fill(~alive, 0.0).sum() / alive.sum()
-    return -(log_probs * advantage).masked_fill(~alive, 0.0).sum() / alive.shape[1]
+    log_probs, gains = _taken(logits, action)[alive], returns.detach()[alive]  # of the steps that count
+    return -(log_probs * (gains - gains.mean())).sum() / alive.shape[1]
 
 
 def _made(
@@ -153,6 +151,7 @@ POLICY_LOSS = Exercise(
         Case("nothing behind the ends", _nothing_behind),
         Case("a policy that is sure", _sure),
         Case("gradient", lambda g: _drawn(g, 5, 4, 3), gradient=True),
+        Case("gradient, nothing behind the ends", _nothing_behind, gradient=True),
     ),
     mistakes=(
         Mistake(
@@ -300,8 +299,9 @@ POLICY_LOSS = Exercise(
         "Three tables [T, B]: the log-probability of what was done, how much better than usual it went, and "
         "whether it counts. What is done with the first two, and what with the third?",
         "logits.log_softmax(-1).gather(-1, action[..., None]) has one entry in its last axis. The baseline "
-        "is a sum over the steps that count, divided by alive.sum().",
-        "Put 0 where a step does not count, by masked_fill(~alive, 0.0), before you add. .detach() makes the "
-        "returns constants. A minus, a sum, and B is alive.shape[1].",
+        "is the mean over the steps that count.",
+        "Leave out the steps that do not count before you multiply, by table[alive] or by masked_fill: after "
+        "it, the gradient is 0 times what is infinite. .detach() makes the returns constants. A minus, a "
+        "sum, and B is alive.shape[1].",
     ),
 )
