@@ -89,7 +89,6 @@ def pixels(canvas):
 
 def test_every_clip_its_sound_its_pictures_and_its_words(page_with):
     page = page_with(key_tones(CLIPS))
-    page.evaluate("() => 0")
     within = figure(page)
     spectrograms = [c.spectrogram.numpy() for c in CLIPS]
     low = min(np.quantile(s, 0.05) for s in spectrograms)
