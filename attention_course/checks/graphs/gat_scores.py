@@ -8,26 +8,22 @@ from torch import Generator, Tensor
 
 from attention_course.checks.engine.asks import Function
 from attention_course.checks.engine.drawing import normal, tenths
-from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
+from attention_course.checks.engine.exercise import Exercise, Inputs, Mistake
 from attention_course.checks.graphs import shared
-from attention_course.checks.graphs.shared import NAME, SLOPE
+from attention_course.checks.graphs.shared import NAME, leaky
 
 Parts = Callable[[Tensor, Tensor], Tensor]
-
-
-def _leaky(x: Tensor) -> Tensor:
-    return F.leaky_relu(x, SLOPE)
 
 
 def _gat_scores(features: Tensor, a_query: Tensor, a_key: Tensor, edges: Tensor) -> Tensor:
     query, key = (features * a_query).sum(-1), (features * a_key).sum(-1)  # [N, h]
     source, target = edges
-    return F.leaky_relu(query[target] + key[source], SLOPE)
+    return leaky(query[target] + key[source])
 
 
 def _made(
     dot: Parts = lambda features, a: (features * a).sum(-1),
-    join: Parts = lambda query, key: _leaky(query + key),
+    join: Parts = lambda query, key: leaky(query + key),
     ends: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda edges: (edges[1], edges[0]),
 ) -> Callable[..., Tensor]:
     """The reference with one of its parts replaced; ``ends`` says whose query and whose key an edge takes."""
@@ -47,7 +43,7 @@ def _softmaxed(features: Tensor, a_query: Tensor, a_key: Tensor, edges: Tensor) 
 def _table(features: Tensor, a_query: Tensor, a_key: Tensor, edges: Tensor) -> Tensor:
     """[N, N, h], query down, key across."""
     query, key = (features * a_query).sum(-1), (features * a_key).sum(-1)
-    return _leaky(query[:, None] + key)
+    return leaky(query[:, None] + key)
 
 
 def _in_place(features: Tensor, a_query: Tensor, a_key: Tensor, edges: Tensor) -> Tensor:
@@ -70,17 +66,6 @@ def _by_hand(generator: Generator) -> Inputs:
     return tenths(generator, 3, 1, 2), *signs, shared.edges(generator, 3, 5)
 
 
-def _many(generator: Generator) -> Inputs:
-    features, a_query, a_key, _ = _drawn(generator, shared.NODES, 5, 2, 3)
-    return features, a_query, a_key, shared.many(generator)
-
-
-def _turned(generator: Generator) -> Inputs:
-    """As many nodes as heads and columns, and features that do not lie row behind row."""
-    features, a_query, a_key, edges = _drawn(generator, 4, 9, 4, 4)
-    return features.transpose(0, 1).contiguous().transpose(0, 1), a_query, a_key, edges
-
-
 GAT_SCORES = Exercise(
     name=f"{NAME}.gat_scores",
     title="What GAT thinks of an edge",
@@ -90,14 +75,7 @@ GAT_SCORES = Exercise(
     reference=_gat_scores,
     asks=Function(effort=shared.EFFORT),
     returns=("scores",),
-    cases=(
-        Case("one decimal", _by_hand),
-        Case("three heads", lambda g: _drawn(g, 5, 9, 3, 4)),
-        Case("as many of everything", _turned),
-        Case("float64", lambda g: _drawn(g, 6, 11, 2, 5, dtype=torch.float64)),
-        Case(f"{shared.NODES} nodes", _many),
-        Case("gradient", lambda g: _drawn(g, 4, 8, 2, 3), gradient=True),
-    ),
+    cases=shared.cases_of_scores(_by_hand, _drawn, per_node=1),
     mistakes=(
         Mistake(
             "source and target exchanged",
@@ -153,25 +131,23 @@ GAT_SCORES = Exercise(
         ),
         Mistake(
             "LeakyReLU before the sum",
-            _made(join=lambda query, key: _leaky(query) + _leaky(key)),
+            _made(join=lambda query, key: leaky(query) + leaky(key)),
             "LeakyReLU is applied to the two parts, and then they are added. Add first.",
         ),
         Mistake(
             "LeakyReLU before the vector",
-            _made(
-                dot=lambda features, a: (_leaky(features) * a).sum(-1), join=lambda query, key: query + key
-            ),
+            _made(dot=lambda features, a: (leaky(features) * a).sum(-1), join=lambda query, key: query + key),
             "LeakyReLU is applied to the features, and a afterwards. Here it comes last: the products first, "
             "then their sum, then LeakyReLU.",
         ),
         Mistake(
             "LeakyReLU twice",
-            _made(dot=lambda features, a: (_leaky(features) * a).sum(-1)),
+            _made(dot=lambda features, a: (leaky(features) * a).sum(-1)),
             "LeakyReLU is applied to the features and once more to the sum. It comes once, at the end.",
         ),
         Mistake(
             "product of the parts",
-            _made(join=lambda query, key: _leaky(query * key)),
+            _made(join=lambda query, key: leaky(query * key)),
             "The two parts are multiplied. They are added: a is one vector, cut in two, and stands on "
             "query and key side by side.",
         ),

@@ -8,22 +8,18 @@ from torch import Generator, Tensor
 
 from attention_course.checks.engine.asks import Function
 from attention_course.checks.engine.drawing import normal, tenths
-from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mistake
+from attention_course.checks.engine.exercise import Exercise, Inputs, Mistake
 from attention_course.checks.graphs import shared
-from attention_course.checks.graphs.shared import NAME, SLOPE
-
-
-def _leaky(x: Tensor) -> Tensor:
-    return F.leaky_relu(x, SLOPE)
+from attention_course.checks.graphs.shared import NAME, SLOPE, leaky
 
 
 def _gatv2_scores(query: Tensor, key: Tensor, a: Tensor, edges: Tensor) -> Tensor:
     source, target = edges
-    return (F.leaky_relu(query[target] + key[source], SLOPE) * a).sum(-1)
+    return (leaky(query[target] + key[source]) * a).sum(-1)
 
 
 def _made(
-    join: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, k, a: (_leaky(q + k) * a).sum(-1),
+    join: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda q, k, a: (leaky(q + k) * a).sum(-1),
     ends: Callable[[Tensor], tuple[Tensor, Tensor]] = lambda edges: (edges[1], edges[0]),
 ) -> Callable[..., Tensor]:
     """The reference with one of its parts replaced; ``ends`` says whose query and whose key an edge takes."""
@@ -65,18 +61,6 @@ def _by_hand(generator: Generator) -> Inputs:
     return tenths(generator, 3, 1, 2), tenths(generator, 3, 1, 2), a, shared.edges(generator, 3, 5)
 
 
-def _turned(generator: Generator) -> Inputs:
-    """As many nodes as heads and columns, and rows that do not lie one behind the other."""
-    query, key, a, edges = _drawn(generator, 4, 9, 4, 4)
-    query, key = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in (query, key))
-    return query, key, a, edges
-
-
-def _many(generator: Generator) -> Inputs:
-    query, key, a, _ = _drawn(generator, shared.NODES, 5, 2, 3)
-    return query, key, a, shared.many(generator)
-
-
 GATV2_SCORES = Exercise(
     name=f"{NAME}.gatv2_scores",
     title="What GATv2 thinks of it",
@@ -86,18 +70,11 @@ GATV2_SCORES = Exercise(
     reference=_gatv2_scores,
     asks=Function(effort=shared.EFFORT),
     returns=("scores",),
-    cases=(
-        Case("one decimal", _by_hand),
-        Case("three heads", lambda g: _drawn(g, 5, 9, 3, 4)),
-        Case("as many of everything", _turned),
-        Case("float64", lambda g: _drawn(g, 6, 11, 2, 5, dtype=torch.float64)),
-        Case(f"{shared.NODES} nodes", _many),
-        Case("gradient", lambda g: _drawn(g, 4, 8, 2, 3), gradient=True),
-    ),
+    cases=shared.cases_of_scores(_by_hand, _drawn, per_node=2),
     mistakes=(
         Mistake(
             "LeakyReLU last, as in GAT",
-            _made(lambda q, k, a: _leaky(((q + k) * a).sum(-1))),
+            _made(lambda q, k, a: leaky(((q + k) * a).sum(-1))),
             "The product with a comes first and LeakyReLU after it: that is GAT's score again, and all its "
             "queries prefer the same key. The other way round.",
         ),
@@ -109,7 +86,7 @@ GATV2_SCORES = Exercise(
         ),
         Mistake(
             "LeakyReLU before the sum",
-            _made(lambda q, k, a: ((_leaky(q) + _leaky(k)) * a).sum(-1)),
+            _made(lambda q, k, a: ((leaky(q) + leaky(k)) * a).sum(-1)),
             "LeakyReLU is applied to query and key, and then they are added: the two never meet inside it. "
             "Add first.",
         ),
@@ -152,28 +129,28 @@ GATV2_SCORES = Exercise(
         ),
         Mistake(
             "dot product",
-            _made(lambda q, k, a: (_leaky(q * k) * a).sum(-1)),
+            _made(lambda q, k, a: (leaky(q * k) * a).sum(-1)),
             "Query and key are multiplied. They are added.",
         ),
         Mistake(
             "a inside LeakyReLU",
-            _made(lambda q, k, a: _leaky((q + k) * a).sum(-1)),
+            _made(lambda q, k, a: leaky((q + k) * a).sum(-1)),
             "The columns are weighed by a first, and LeakyReLU comes after. It comes before a: what is below "
             "0 is told by the sum of query and key alone.",
         ),
         Mistake(
             "a left out",
-            _made(lambda q, k, a: _leaky(q + k).sum(-1)),
+            _made(lambda q, k, a: leaky(q + k).sum(-1)),
             "You add up the columns as they are. Each is weighed by its entry of a.",
         ),
         Mistake(
             "mean over the columns",
-            _made(lambda q, k, a: (_leaky(q + k) * a).mean(-1)),
+            _made(lambda q, k, a: (leaky(q + k) * a).mean(-1)),
             "You average over the columns. A dot product is their sum.",
         ),
         Mistake(
             "divided by the root of d",
-            _made(lambda q, k, a: (_leaky(q + k) * a).sum(-1) / q.shape[-1] ** 0.5),
+            _made(lambda q, k, a: (leaky(q + k) * a).sum(-1) / q.shape[-1] ** 0.5),
             "The scores are divided by √d, as those of a scaled dot product. These are not.",
         ),
         Mistake(
@@ -189,7 +166,7 @@ GATV2_SCORES = Exercise(
         ),
         Mistake(
             "not summed",
-            _made(lambda q, k, a: _leaky(q + k) * a),
+            _made(lambda q, k, a: leaky(q + k) * a),
             "There are d numbers for each edge and head. Their sum is the score.",
         ),
         Mistake(

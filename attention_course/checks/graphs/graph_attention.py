@@ -10,7 +10,7 @@ from attention_course.checks.engine.asks import Effort, Inputs, Module
 from attention_course.checks.engine.drawing import halves, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.graphs import shared
-from attention_course.checks.graphs.shared import NAME, SLOPE
+from attention_course.checks.graphs.shared import NAME, leaky
 
 Both = tuple[Tensor, Tensor]
 
@@ -33,7 +33,7 @@ class GraphAttention(nn.Module):
         return projected.unflatten(-1, self.a.shape)
 
     def score(self, query: Tensor, key: Tensor, edges: Tensor) -> Tensor:
-        return (F.leaky_relu(query[edges[1]] + key[edges[0]], SLOPE) * self.a).sum(-1)
+        return (leaky(query[edges[1]] + key[edges[0]]) * self.a).sum(-1)
 
     def weigh(self, scores: Tensor, edges: Tensor, number: int) -> Tensor:
         return shared.segment_softmax(scores, edges[1], number)
@@ -68,11 +68,11 @@ def _exchanged(self: GraphAttention, x: Tensor, edges: Tensor) -> Both:
 
 
 def _static(self: GraphAttention, query: Tensor, key: Tensor, edges: Tensor) -> Tensor:
-    return F.leaky_relu(((query[edges[1]] + key[edges[0]]) * self.a).sum(-1), SLOPE)
+    return leaky(((query[edges[1]] + key[edges[0]]) * self.a).sum(-1))
 
 
 def _asks_the_source(self: GraphAttention, query: Tensor, key: Tensor, edges: Tensor) -> Tensor:
-    return (F.leaky_relu(query[edges[0]] + key[edges[1]], SLOPE) * self.a).sum(-1)
+    return (leaky(query[edges[0]] + key[edges[1]]) * self.a).sum(-1)
 
 
 def _interleaved(self: GraphAttention, projected: Tensor) -> Tensor:

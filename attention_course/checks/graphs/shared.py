@@ -1,9 +1,13 @@
-"""What the exercises of this chapter share: drawing graphs, and the right softmax."""
+"""What the exercises of this chapter share: drawing graphs, cases of scores, and the right softmax."""
+
+from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from attention_course.checks.engine.asks import Effort
+from attention_course.checks.engine.exercise import Case, Inputs
 
 NAME = "17_graphs"
 #: LeakyReLU's, for what is below 0; the notebook says so
@@ -29,6 +33,35 @@ def edges(generator: Generator, N: int, E: int, *, deaf: tuple[int, ...] = ()) -
 
 def many(generator: Generator) -> Tensor:
     return edges(generator, NODES, EDGES, deaf=(7, NODES - 1))
+
+
+def cases_of_scores(
+    by_hand: Callable[[Generator], Inputs], drawn: Callable[..., Inputs], *, per_node: int
+) -> tuple[Case, ...]:
+    """Inputs are ``drawn(generator, N, E, h, d)``: the first ``per_node`` of them [N, h, d], edges last."""
+
+    def turned(generator: Generator) -> Inputs:
+        """As many nodes as heads and columns, and rows that do not lie one behind the other."""
+        inputs = drawn(generator, 4, 9, 4, 4)
+        rows = (x.transpose(0, 1).contiguous().transpose(0, 1) for x in inputs[:per_node])
+        return *rows, *inputs[per_node:]
+
+    def large(generator: Generator) -> Inputs:
+        *rest, _ = drawn(generator, NODES, 5, 2, 3)
+        return *rest, many(generator)
+
+    return (
+        Case("one decimal", by_hand),
+        Case("three heads", lambda g: drawn(g, 5, 9, 3, 4)),
+        Case("as many of everything", turned),
+        Case("float64", lambda g: drawn(g, 6, 11, 2, 5, dtype=torch.float64)),
+        Case(f"{NODES} nodes", large),
+        Case("gradient", lambda g: drawn(g, 4, 8, 2, 3), gradient=True),
+    )
+
+
+def leaky(x: Tensor) -> Tensor:
+    return F.leaky_relu(x, SLOPE)
 
 
 def along(target: Tensor, other: Tensor) -> Tensor:
