@@ -11,8 +11,9 @@ from attention_course.checks.engine.asks import Effort, Function, Module
 from attention_course.checks.engine.judge import judge_function
 from attention_course.checks.engine.use import applied
 
-SOFTMAX, SCORES, LAYER = (
-    find_exercise(f"17_graphs.{name}") for name in ("segment_softmax", "gatv2_scores", "graph_attention")
+SOFTMAX, GAT, SCORES, LAYER = (
+    find_exercise(f"17_graphs.{name}")
+    for name in ("segment_softmax", "gat_scores", "gatv2_scores", "graph_attention")
 )
 RETURNS = find_exercise("18_memory.returns")
 LOSS = find_exercise("18_memory.policy_loss")
@@ -95,7 +96,7 @@ def test_a_loop_over_heads_is_allowed():
     assert told(LAYER, GraphAttention) == []
 
 
-@pytest.mark.parametrize("exercise", [SOFTMAX, SCORES, LAYER], ids=lambda one: one.name)
+@pytest.mark.parametrize("exercise", [SOFTMAX, GAT, SCORES, LAYER], ids=lambda one: one.name)
 def test_the_reference_stays_far_from_its_bounds(exercise):
     effort = exercise.asks.effort
     half = Effort(effort.entries // 2, effort.operations // 2)

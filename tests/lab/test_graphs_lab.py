@@ -125,7 +125,7 @@ def test_over_all_pairs_is_the_same_layer():
 
 @pytest.mark.parametrize("way", ["gat", "gatv2"])
 def test_memory_grows_with_the_edges(way):
-    """Sixteen times the edges take sixteen times the bytes along edges, and 256 times over all pairs."""
+    """Sixteen times the bytes: along edges for sixteen times the nodes, over all pairs for four times."""
     small, large = (graphs.cost(way, n, repeats=1) for n in (64, 1024))
     assert large.num_edges == 16 * small.num_edges == 1024 * graphs.DEGREE
     assert large.bytes / small.bytes == pytest.approx(16, rel=0.05)

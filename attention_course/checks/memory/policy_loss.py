@@ -12,9 +12,9 @@ from attention_course.checks.memory.shared import NAME
 Four = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def _taken(logits: Tensor, action: Tensor) -> Tensor:
-    """[T, B]: the log-probability of each action that was taken."""
-    return logits.log_softmax(-1).gather(-1, action[..., None]).squeeze(-1)
+def _taken(logits: Tensor, action: Tensor, axis: int = -1) -> Tensor:
+    """[T, B]: the log-probability of each action that was taken, by a softmax over ``axis``."""
+    return logits.log_softmax(axis).gather(-1, action[..., None]).squeeze(-1)
 
 
 def _mean(returns: Tensor, alive: Tensor) -> Tensor:
@@ -75,10 +75,6 @@ def _every_action(logits: Tensor, action: Tensor) -> Tensor:
 def _subtracted_late(logits: Tensor, action: Tensor, returns: Tensor, alive: Tensor) -> Tensor:
     terms = _taken(logits, action) * returns.detach() - _mean(returns.detach(), alive)
     return -_finite(terms, alive).sum() / alive.shape[1]
-
-
-def _along_time(logits: Tensor, action: Tensor) -> Tensor:
-    return logits.log_softmax(0).gather(-1, action[..., None]).squeeze(-1)
 
 
 def _in_place(logits: Tensor, action: Tensor, returns: Tensor, alive: Tensor) -> Tensor:
@@ -259,16 +255,12 @@ POLICY_LOSS = Exercise(
         ),
         Mistake(
             "softmax over the batch",
-            _made(
-                log_probs=lambda logits, action: (
-                    logits.log_softmax(1).gather(-1, action[..., None]).squeeze(-1)
-                )
-            ),
+            _made(log_probs=lambda logits, action: _taken(logits, action, 1)),
             "The softmax runs over the batch. It runs over the actions, the last axis.",
         ),
         Mistake(
             "softmax over time",
-            _made(log_probs=_along_time),
+            _made(log_probs=lambda logits, action: _taken(logits, action, 0)),
             "The softmax runs over the steps. It runs over the actions, the last axis.",
         ),
         Mistake(

@@ -18,21 +18,16 @@ def _attend(x: Tensor, w: Tensor) -> Tensor:
     return scores.softmax(-1) @ x
 
 
-def _over_places(x: Tensor, w: Tensor) -> Tensor:
-    return _attend(x, w)
-
-
-def _over_frames(x: Tensor, w: Tensor) -> Tensor:
-    return _attend(x.transpose(1, 2), w).transpose(1, 2)
-
-
 def _over_all(x: Tensor, w: Tensor) -> Tensor:
     return _attend(x.flatten(1, 2), w).view_as(x)
 
 
 def _by(attend: Look) -> tuple[Look, Look]:
-    """Over frames and over places, with another attention."""
+    """The same attention over frames and over places."""
     return (lambda x, w: attend(x.transpose(1, 2), w).transpose(1, 2)), attend
+
+
+_over_frames, _over_places = _by(_attend)
 
 
 def _two(

@@ -20,15 +20,14 @@ def _additive(state: Tensor, cells: Tensor, v: Tensor) -> Tensor:
     return _meet(state, cells).tanh() @ v
 
 
-def _over_grid(scores: Tensor, real: Tensor) -> Tensor:
-    return _filled(-torch.inf)(scores, real)
-
-
 def _filled(fill: float) -> Callable[[Tensor, Tensor], Tensor]:
     def weigh(scores: Tensor, real: Tensor) -> Tensor:
         return scores.masked_fill(~real, fill).flatten(1).softmax(-1).view_as(scores)
 
     return weigh
+
+
+_over_grid = _filled(-torch.inf)
 
 
 def _unmasked(scores: Tensor) -> Tensor:

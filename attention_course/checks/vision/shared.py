@@ -1,5 +1,7 @@
 """What the exercises of this chapter share: drawing weights over cells, which are counted row by row."""
 
+import math
+
 import torch
 from torch import Generator, Tensor
 
@@ -15,9 +17,9 @@ def number(value: int) -> Tensor:
     return torch.tensor(value)
 
 
-def side(N: Tensor | int) -> int:
+def side(N: int) -> int:
     """The columns of a grid that is taken to be square."""
-    return max(1, int(int(N) ** 0.5))
+    return math.isqrt(N)
 
 
 def weights(generator: Generator, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
