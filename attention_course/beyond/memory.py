@@ -62,10 +62,10 @@ def policy_loss(
     _check_mask("alive", alive, log_probs)
     if not alive.is_meta and not alive.any():
         raise ValueError(f"alive must be True at one step at least, got none of {tuple(alive.shape)}")
-    weight = returns.detach()
+    # both masked before the product: what stands at padding may be infinite, and 0 · inf is NaN
+    weight = returns.detach().masked_fill(~alive, 0)
     if baseline:
-        weight = weight - weight.masked_fill(~alive, 0).sum() / alive.sum()
-    # masked before the product: the log-probability of padding may be -inf, and 0 · inf is NaN
+        weight = weight - weight.sum() / alive.sum()
     return -(log_probs.masked_fill(~alive, 0) * weight).sum() / log_probs.shape[1]
 
 

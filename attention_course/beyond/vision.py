@@ -152,7 +152,8 @@ class PatchTransformer(nn.Module):
     """An encoder that reads an image's patches behind a class token, from which the answer is read.
 
     The class token is a learned vector that belongs to no patch: what the layers gather in it is all
-    that the output sees (Dosovitskiy et al. 2021, section 3.1: ViT).
+    that the output sees (Dosovitskiy et al. 2021, section 3.1: ViT). Raises a ``ValueError`` for fewer
+    than one output or layer.
     """
 
     def __init__(

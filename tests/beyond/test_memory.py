@@ -129,7 +129,8 @@ class TestPolicyLoss:
         before.backward()
         assert (log_probs.grad[~alive] == 0).all() and (log_probs.grad[alive] != 0).all()
         other = torch.where(alive, log_probs.detach(), -torch.inf)
-        assert torch.equal(policy_loss(other, gains.where(alive, 7.0), alive), before.detach())
+        for hidden in (7.0, torch.inf, torch.nan):
+            assert torch.equal(policy_loss(other, gains.where(alive, hidden), alive), before.detach())
 
     def test_shapes_and_kinds(self, unchecked):
         grid, alive = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
