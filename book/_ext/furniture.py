@@ -5,7 +5,7 @@ Authors write Markdown that any renderer shows. In the built page
 * a folded cell is one quiet line that says what is in it;
 * a paragraph "**Figure 3.2.** …" is the caption of the figure above it, and
   "**Table 3.1.** …" that of the table beside it;
-* boxes have names that the style sheet and ``course.js`` know;
+* Predict boxes have a class that the style sheet and ``course.js`` know;
 * the start page is not called after the book twice.
 """
 
@@ -19,7 +19,6 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 
 START = "An executable textbook"
 CAPTION = re.compile(r"(?P<name>(?P<kind>Figure|Table) \w+\.\d+\w*)\.?")
-BOXES = {"Predict": "predict", "Usual mistake": "mistakes"}
 #: an output that is one figure
 FIGURE = re.compile(
     r"(?P<start>\s*(<style>[^<]*</style>\s*)*<figure\b[^>]*>)"
@@ -72,11 +71,10 @@ def caption(node: nodes.Node | None) -> re.Match | None:
     return CAPTION.fullmatch(lead(node))
 
 
-def box(quote: nodes.block_quote) -> str | None:
-    """Return the class of a quotation that begins with a box's bold word."""
-    words = lead(quote.children[0] if quote.children else None)
-    found = (name for word, name in BOXES.items() if words.startswith(word))
-    return next(found, None)
+def asks(quote: nodes.block_quote) -> bool:
+    """Return whether a quotation is a box that lets the reader predict."""
+    first = quote.children[0] if quote.children else None
+    return re.match(r"Predict\b", lead(first)) is not None
 
 
 # Cells ----------------------------------------------------------------------
@@ -224,7 +222,7 @@ class Furniture(SphinxPostTransform):
 def furnish(document: nodes.document) -> None:
     """Put captions into place, name boxes, and say what each fold holds."""
     for quote in document.findall(nodes.block_quote):
-        quote["classes"] += [name] if (name := box(quote)) else []
+        quote["classes"] += ["predict"] if asks(quote) else []
     shown = {}
     for paragraph in list(document.findall(nodes.paragraph)):
         if found := caption(paragraph):
