@@ -3,6 +3,7 @@
 The three protocols before it say what it can be handed.
 """
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float
@@ -57,10 +58,11 @@ class MultiHeadAttention(nn.Module):
     """Attention of ``num_heads`` heads of width d_model / num_heads (Vaswani et al. 2017, section 3.2.2).
 
     With ``num_kv_heads`` below ``num_heads``, groups of query heads share a key and a value head
-    (Ainslie et al. 2023); with 1 it is multi-query attention (Shazeer 2019). ``rotation`` turns queries
-    and keys by their positions and ``score_bias`` adds to the scores: with either, it is self-attention
-    only. ``dropout`` applies to the weights, in training only. Raises a ``ValueError`` when the heads do
-    not divide.
+    (Ainslie et al. 2023); with 1 it is multi-query attention (Shazeer 2019). ``qk_norm`` makes two norms
+    for a width, one for every head's queries and one for its keys (Dehghani et al. 2023). ``rotation``
+    turns queries and keys by their positions and ``score_bias`` adds to the scores: with either, it is
+    self-attention only. ``dropout`` applies to the weights, in training only. Raises a ``ValueError``
+    when the heads do not divide.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class MultiHeadAttention(nn.Module):
         *,
         num_kv_heads: int | None = None,
         bias: bool = True,
+        qk_norm: Callable[[int], nn.Module] | None = None,
         rotation: Rotation | None = None,
         score_bias: ScoreBias | None = None,
         dropout: float = 0.0,
@@ -91,6 +94,8 @@ class MultiHeadAttention(nn.Module):
         self.key_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
         self.value_projection = nn.Linear(d_model, num_kv_heads * d_k, bias=bias)
         self.output_projection = nn.Linear(num_heads * d_k, d_model, bias=bias)
+        self.query_norm = nn.Identity() if qk_norm is None else qk_norm(d_k)
+        self.key_norm = nn.Identity() if qk_norm is None else qk_norm(d_k)
 
     def forward(
         self,
@@ -128,8 +133,8 @@ class MultiHeadAttention(nn.Module):
             _check_without_heads(attn_mask, query)
             attn_mask = attn_mask.unsqueeze(-3)  # the same for every head
 
-        query = _split(self.query_projection(query), self.num_heads)  # [..., h, T_q, d_k]
-        key = _split(self.key_projection(key), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
+        query = self.query_norm(_split(self.query_projection(query), self.num_heads))  # [..., h, T_q, d_k]
+        key = self.key_norm(_split(self.key_projection(key), self.num_kv_heads))  # [..., h_kv, T_k, d_k]
         value = _split(self.value_projection(value), self.num_kv_heads)  # [..., h_kv, T_k, d_k]
         if self.rotation is not None:
             start = 0 if cache is None else cache.length

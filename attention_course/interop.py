@@ -67,7 +67,8 @@ def _(layer: nn.TransformerDecoderLayer) -> DecoderLayer:
 def to_torch(module: MultiHeadAttention) -> nn.MultiheadAttention:
     """Return the ``nn.MultiheadAttention`` (batch first) with a copy of the module's weights.
 
-    Raises a ``ValueError`` for grouped heads, a rotation or a bias of the scores, which torch's lacks.
+    Raises a ``ValueError`` for grouped heads, norms of queries and keys, a rotation or a bias of the
+    scores, which torch's lacks.
     """
     if module.num_kv_heads != module.num_heads:
         raise ValueError(
@@ -76,6 +77,8 @@ def to_torch(module: MultiHeadAttention) -> nn.MultiheadAttention:
         )
     if module.rotation is not None or module.score_bias is not None:
         raise ValueError("nn.MultiheadAttention has neither rotation nor score_bias")
+    if not isinstance(module.query_norm, nn.Identity):
+        raise ValueError("nn.MultiheadAttention has no qk_norm")
     weight = module.query_projection.weight
     theirs = nn.MultiheadAttention(
         module.d_model,

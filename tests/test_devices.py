@@ -192,6 +192,7 @@ MODELS = {
                 "feed_forward": GatedFeedForward,
                 "norm_layer": nn.RMSNorm,
             },
+            "QK-norm": lambda: {"qk_norm": nn.RMSNorm},
             "ALiBi": lambda: {"score_bias": positions.ALiBi(4)},
             "buckets": lambda: {"score_bias": positions.BucketedBias(4, is_causal=True)},
             "relative keys": lambda: {"score_bias": positions.RelativeKeys(4, 3)},

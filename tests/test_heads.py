@@ -1,3 +1,5 @@
+import math
+
 import oracles
 import pytest
 import torch
@@ -190,6 +192,33 @@ def test_dropout_acts_in_training_only():
     assert not torch.equal(ours(x)[0], ours(x)[0])
 
 
+def test_queries_and_keys_are_normed_in_each_head_before_they_turn():
+    ours = module(16, num_kv_heads=2, qk_norm=nn.RMSNorm, rotation=Rotary(4))
+    for norm in (ours.query_norm, ours.key_norm):
+        nn.init.normal_(norm.weight, 1, 0.3)
+    x = draw(2, 5, 16)
+
+    def split(projection, norm):
+        each = norm(projection(x).view(2, 5, -1, 4)).transpose(1, 2)
+        return Rotary(4)(each)
+
+    query, key = split(ours.query_projection, ours.query_norm), split(ours.key_projection, ours.key_norm)
+    want = (query @ key.repeat_interleave(2, 1).mT / 2).softmax(-1)
+    torch.testing.assert_close(ours(x, need_weights=True)[1], want)
+
+
+def test_normed_queries_and_keys_bound_the_scores():
+    """Cauchy and Schwarz: rows of length √d_k cannot meet in more than √d_k · √d_k / √d_k."""
+    ours, x = module(qk_norm=nn.RMSNorm), draw(2, 5, 12)
+    ours.query_projection.weight.data *= 1000
+    _, weights = ours(x, need_weights=True)
+    highest, lowest = weights.log().amax(-1), weights.log().amin(-1)
+    assert (highest - lowest).max() <= 2 * math.sqrt(3)
+    wild = module()
+    wild.query_projection.weight.data *= 1000
+    assert wild(x, need_weights=True)[1].amin() < math.exp(-100)
+
+
 def test_gradients_reach_every_weight():
     ours, x = module(num_kv_heads=2), draw(2, 5, 12)
     ours(x)[0].square().sum().backward()
@@ -258,6 +287,10 @@ class TestBadInput:
         for options in ({"rotation": Rotary(4)}, {"score_bias": ALiBi(3)}):
             with pytest.raises(ValueError, match="neither rotation nor score_bias"):
                 to_torch(MultiHeadAttention(12, 3, **options))
+
+    def test_normed_queries_have_no_counterpart(self):
+        with pytest.raises(ValueError, match="no qk_norm"):
+            to_torch(MultiHeadAttention(12, 3, qk_norm=nn.RMSNorm))
 
     def test_other_modules_have_no_counterpart(self):
         with pytest.raises(TypeError, match=r"from_torch takes nn.MultiheadAttention, .* got Linear"):

@@ -45,6 +45,7 @@ from attention_course.transformer import (
     Transformer,
     bert_like,
     gpt_like,
+    llama_like,
     t5_like,
 )
 
@@ -722,6 +723,43 @@ def test_the_smallest_gpt_2_has_124_million_parameters():
     with torch.device("meta"):
         model = gpt_like(50257, 1024, num_layers=12, d_model=768, num_heads=12, d_ff=3072)
     assert count_parameters(model) == 124_439_808
+
+
+SIZES_OF_LLAMA_2 = {
+    6_738_415_616: {"num_layers": 32, "d_model": 4096, "num_heads": 32, "d_ff": 11008},
+    68_976_648_192: {"num_layers": 80, "d_model": 8192, "num_heads": 64, "num_kv_heads": 8, "d_ff": 28672},
+}
+
+
+@pytest.mark.parametrize("parameters", SIZES_OF_LLAMA_2)
+def test_llama_2_has_7_and_70_billion_parameters(parameters):
+    with torch.device("meta"):
+        model = llama_like(32000, **SIZES_OF_LLAMA_2[parameters])
+    assert count_parameters(model) == parameters
+
+
+def test_a_llama_is_what_it_is_called():
+    model = shaken(llama_like(9, **(SIZES | {"num_heads": 2}), num_kv_heads=1, window=3))
+    norms = [module for module in model.modules() if isinstance(module, nn.LayerNorm | nn.RMSNorm)]
+    assert [type(norm) for norm in norms] == [nn.RMSNorm] * 5 and {norm.eps for norm in norms} == {1e-5}
+    assert not any(name.endswith("bias") for name, _ in model.named_parameters())
+    assert model.output.weight is not model.embedding.table.weight
+    for layer in model.stack.layers:
+        assert isinstance(layer.feed_forward, GatedFeedForward) and layer.feed_forward.activation is F.silu
+        assert isinstance(layer.attention.rotation, Rotary) and layer.attention.num_kv_heads == 1
+        assert layer.window == 3 and layer.around_attention.norm_first
+    tokens = torch.randint(9, (2, 6))
+    moved = tokens.clone()
+    moved[:, 3] = (moved[:, 3] + 1) % 9
+    same = (model(tokens) == model(moved)).all(-1)
+    assert same[:, :3].all() and not same[:, 3].any()
+
+
+def test_norms_of_queries_arrive_in_self_attention_alone():
+    layer = DecoderLayer(config(qk_norm=nn.RMSNorm))
+    assert isinstance(layer.attention.query_norm, nn.RMSNorm)
+    assert layer.attention.query_norm is not layer.attention.key_norm
+    assert not list(layer.cross_attention.query_norm.parameters())
 
 
 # Around them

@@ -18,6 +18,7 @@ from attention_course.transformer.models import (
     Writer,
     bert_like,
     gpt_like,
+    llama_like,
     t5_like,
 )
 from attention_course.transformer.stacks import Decoder, Embedding, Encoder, Trace
@@ -42,5 +43,6 @@ __all__ = [
     "Writer",
     "bert_like",
     "gpt_like",
+    "llama_like",
     "t5_like",
 ]

@@ -68,7 +68,8 @@ class LayerConfig:
     ``norm`` says where the norm stands, "pre" or "post", and ``norm_layer`` makes one for a width
     (``nn.RMSNorm``; ``partial(nn.LayerNorm, eps=1e-12)``). ``feed_forward`` makes the network for d_model
     and d_ff (``GatedFeedForward``; ``partial(FeedForward, activation=F.gelu)``). ``num_kv_heads``,
-    ``rotation``, ``score_bias`` and ``window`` are for self-attention and as in ``MultiHeadAttention``;
+    ``qk_norm``, ``rotation``, ``score_bias`` and ``window`` are for self-attention and as in
+    ``MultiHeadAttention``;
     all layers of a stack share the modules handed in here, and what these have learned. ``bias`` is
     that of the attentions' projections; ``dropout`` applies to each sub-layer's answer, in training
     only. Raises a ``ValueError`` for what no layer can have.
@@ -82,6 +83,7 @@ class LayerConfig:
     feed_forward: Callable[[int, int], nn.Module] = FeedForward
     num_kv_heads: int | None = None
     bias: bool = True
+    qk_norm: Callable[[int], nn.Module] | None = None
     rotation: Rotation | None = None
     score_bias: ScoreBias | None = None
     window: int | None = None
@@ -100,6 +102,7 @@ class LayerConfig:
             self.num_heads,
             num_kv_heads=self.num_kv_heads,
             bias=self.bias,
+            qk_norm=self.qk_norm,
             rotation=self.rotation,
             score_bias=self.score_bias,
         )

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from attention_course import masks
 from attention_course.heads import Cache
-from attention_course.positions import Learned, Sinusoidal
+from attention_course.positions import Learned, Rotary, Sinusoidal
 from attention_course.seq2seq import EncoderDecoder
-from attention_course.transformer.layers import DecoderWeights, FeedForward, LayerConfig
+from attention_course.transformer.layers import DecoderWeights, FeedForward, GatedFeedForward, LayerConfig
 from attention_course.transformer.stacks import Decoder, Embedding, Encoder, Tokens, Trace
 
 Lengths = Int[Tensor, " B"]
@@ -215,6 +215,37 @@ def gpt_like(
     )
     embedding = Embedding(num_tokens, d_model, Learned(max_length, d_model))
     return LanguageModel(embedding, num_layers, config, is_causal=True)
+
+
+def llama_like(
+    num_tokens: int,
+    *,
+    num_layers: int,
+    d_model: int,
+    num_heads: int,
+    d_ff: int,
+    num_kv_heads: int | None = None,
+    window: int | None = None,
+) -> LanguageModel:
+    """Return a decoder without cross-attention, wired as Llama 2 (Touvron et al. 2023): no bias anywhere.
+
+    Causal and pre-norm as ``gpt_like``, with root-mean-square norms, SwiGLU, rotary positions and an
+    output of its own. Options as in ``LayerConfig``; ``d_ff`` is the width of each of the gated
+    network's two inner layers.
+    """
+    config = LayerConfig(
+        d_model=d_model,
+        num_heads=num_heads,
+        d_ff=d_ff,
+        norm="pre",
+        norm_layer=partial(nn.RMSNorm, eps=1e-5),
+        feed_forward=GatedFeedForward,
+        num_kv_heads=num_kv_heads,
+        bias=False,
+        rotation=Rotary(d_model // num_heads),
+        window=window,
+    )
+    return LanguageModel(Embedding(num_tokens, d_model), num_layers, config, is_causal=True, tied=False)
 
 
 def t5_like(
