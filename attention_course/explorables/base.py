@@ -42,6 +42,10 @@ const data = {data};
 _OUTPUT = ".text_html:has(> #{uid}) {{ background: none !important; padding: 0 !important }}"
 
 
+#: An element whose ``--w`` is a weight has its ground and its letters from these.
+_RAMP = f"* {{ --ac-cell: {palette.CELL}; --ac-on-cell: {palette.ON_CELL}; }}\n"
+
+
 @dataclass(frozen=True)
 class Explorable:
     """A figure that a notebook shows as HTML, as ``IPython.display.HTML`` would be shown."""
@@ -76,7 +80,7 @@ def explorable(name: str, data: dict, fallback: str) -> Explorable:
             colours=palette.css(f"#{uid}"),
             output=_OUTPUT.format(uid=uid),
             fallback=fallback,
-            style=_part("common.css") + _part(f"{name}.css"),
+            style=_RAMP + _part("common.css") + _part(f"{name}.css"),
             markup=_part(f"{name}.html"),
             script=_part("common.js") + _part(f"{name}.js") + "begin(explore);",
             data=embed(data),

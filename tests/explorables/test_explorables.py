@@ -10,8 +10,15 @@ import pytest
 import torch
 from browser import figure
 
+from attention_course import palette
 from attention_course.attention import attend
-from attention_course.explorables import query_and_keys, who_looks_at_whom
+from attention_course.explorables import (
+    head_view,
+    paint_a_mask,
+    query_and_keys,
+    split_heads,
+    who_looks_at_whom,
+)
 from attention_course.explorables.base import embed
 from attention_course.lab.data import example
 
@@ -318,6 +325,37 @@ def test_colours_follow_the_page_at_once(page_with):
     light = figure(page).evaluate(paper)
     page.evaluate("document.documentElement.dataset.theme = 'dark'")
     assert figure(page).evaluate(paper) != light
+
+
+LOOKS = torch.eye(3)[None, None] * 0.7 + 0.1  # [1, 1, 3, 3]
+CELLS = {
+    "paint_a_mask": (paint_a_mask, "td[aria-selected=true]", 21),
+    "split_heads": (split_heads, "td.weight", 36),
+    "head_view": (lambda: head_view([(["a", "b", "c"], LOOKS)]), ".to .word", 3),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_weights_have_the_ramp_of_the_page_and_letters_to_be_read(page_with, theme, name):
+    make, cells, number = CELLS[name]
+    colours, marks = {
+        "light": (palette.LIGHT, palette.LIGHT_RAMP),
+        "dark": (palette.DARK, palette.DARK_RAMP),
+    }[theme]
+    read = """all => all.map(e => { const style = getComputedStyle(e);
+        return [style.getPropertyValue("--w"), style.backgroundColor, style.color] })"""
+    found = figure(page_with(make(), theme=theme)).locator(cells).evaluate_all(read)
+    assert len(found) == number
+    parts = {n: [int(colours[n][i : i + 2], 16) for i in (1, 3, 5)] for n in ("paper", "weights", "deep")}
+    for weight, ground, letters in ((float(w), *others) for w, *others in found):
+        expected = [
+            np.interp(weight, [0, marks["knee"], 1], stop) for stop in zip(*parts.values(), strict=True)
+        ]
+        rgb = 255 * np.array(re.findall(r"[\d.]+", ground)[:3], dtype=float)
+        np.testing.assert_allclose(rgb, expected, atol=1)
+        on = marks["on-low" if weight < marks["flip"] else "on-high"]
+        assert re.findall(r"[\d.]+", letters)[:3] == (["0"] * 3 if on == "#000000" else ["1"] * 3)
 
 
 def test_readable_in_a_frame_without_a_doctype(new_page):

@@ -61,6 +61,8 @@ def assert_cell(within, place):
     """Every word shows how much it looks at this cell, and the scene has no veil."""
     column = WEIGHTS.flatten(1)[:, place].numpy()
     np.testing.assert_allclose(within.locator(".words .number").evaluate_all(READ), column, rtol=0, atol=HALF)
+    tints = "all => all.map(e => Number(getComputedStyle(e).getPropertyValue('--w')))"
+    np.testing.assert_allclose(within.locator(".words .word").evaluate_all(tints), column, rtol=0, atol=HALF)
     assert within.locator(".scene td").evaluate_all(READ) == [0] * 6
     assert within.locator(".scene td.asked").count() == 1 and within.locator(".words .on").count() == 0
     said = within.locator(".sum").text_content()

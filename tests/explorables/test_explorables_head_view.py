@@ -8,6 +8,7 @@ import pytest
 import torch
 from browser import figure
 
+from attention_course import palette
 from attention_course.explorables import head_view
 
 CAT = ["[CLS]", "the", "cat", "sat", "on", "the", "mat", "[SEP]"]
@@ -64,9 +65,9 @@ def assert_shows(within, weights, place, side="from"):
     )
     assert not any(within.locator(f".tokens.{answers} input").evaluate_all("all => all.map(e => e.checked)"))
     tints = within.locator(f".tokens.{answers} label").evaluate_all(
-        "all => all.map(e => parseFloat(e.style.getPropertyValue('--share')))"
+        "all => all.map(e => parseFloat(e.style.getPropertyValue('--w')))"
     )
-    np.testing.assert_allclose(tints, np.minimum(45, 75 * got), atol=1e-3)
+    np.testing.assert_allclose(tints, got, rtol=0, atol=1e-9)
 
     # A ribbon leaves the asked token's row and arrives in the middle of its own, as thick as its weight.
     paths = within.locator(".ribbons path").evaluate_all("all => all.map(e => e.getAttribute('d'))")
@@ -258,16 +259,16 @@ def ramp(within):
     return pixels(within.locator(".scale canvas"))[0]
 
 
-@pytest.mark.parametrize(("theme", "paper", "middle"), [
-    ("light", (255, 255, 255), (204, 121, 167)),
-    ("dark", (20, 24, 30), (230, 166, 203)),
+@pytest.mark.parametrize(("theme", "colours", "marks"), [
+    ("light", palette.LIGHT, palette.LIGHT_RAMP), ("dark", palette.DARK, palette.DARK_RAMP),
 ])  # fmt: skip
-def test_pictures_are_the_weights_queries_down_keys_across(viewed, theme, paper, middle):
+def test_pictures_are_the_weights_queries_down_keys_across(viewed, theme, colours, marks):
+    stops = [[int(colours[name][i : i + 2], 16) for i in (1, 3, 5)] for name in ("paper", "weights", "deep")]
+    expected = [np.interp(np.arange(256) / 255, [0, marks["knee"], 1], stop) for stop in np.transpose(stops)]
     within = figure(viewed(theme=theme))
     colours = ramp(within)
     assert len(colours) == 256
-    np.testing.assert_array_equal(colours[0], paper)  # a weight of 0 is the page's ground
-    np.testing.assert_allclose(colours[127], middle, atol=2)
+    np.testing.assert_allclose(colours, np.transpose(expected), atol=1)
     steps = (WEIGHTS * 255).round().long().numpy()
     np.testing.assert_array_equal(pixels(within.locator(".cells canvas")), colours[steps[1, 2]])
     for layer, number in [(0, 0), (1, 3), (2, 2)]:

@@ -69,9 +69,9 @@ def assert_heads(within, weights, contexts, row=SAT):
     assert texts == [f"{weight:.2f}".removeprefix("0") for weight in weights.flatten().tolist()]
     assert within.locator(".cards tr.chosen").count() == h
     shares = within.locator(".card td.weight").evaluate_all(
-        "all => all.map(e => parseFloat(e.style.getPropertyValue('--share')))"
+        "all => all.map(e => parseFloat(e.style.getPropertyValue('--w')))"
     )
-    np.testing.assert_allclose(shares, (75 * weights.flatten()).clamp(max=45), atol=1e-3)
+    np.testing.assert_allclose(shares, weights.flatten(), rtol=0, atol=1e-9)
     for i, line in enumerate(within.locator(".most").all_text_contents()):
         largest = weights[i, row].max()
         assert line.startswith(f"{example.TOKENS[row]} looks ") and line.endswith(f": {largest:.2f}")

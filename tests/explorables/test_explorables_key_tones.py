@@ -93,17 +93,17 @@ def test_every_clip_its_sound_its_pictures_and_its_words(page_with):
     spectrograms = [c.spectrogram.numpy() for c in CLIPS]
     low = min(np.quantile(s, 0.05) for s in spectrograms)
     high = max(s.max() for s in spectrograms)
-    paper, ink, weights = (np.array(c) for c in [(255, 255, 255), (31, 35, 40), (204, 121, 167)])
+    paper, ink, weights, deep = (
+        np.array(c) for c in [(255, 255, 255), (31, 35, 40), (204, 121, 167), (107, 40, 80)]
+    )
     for number, given in enumerate(CLIPS):
         pick(within, number)
         share = ((spectrograms[number] - low) / (high - low)).clip(0, 1).T[::-1, :, None]  # low tones below
         got = pixels(within.locator(".sound canvas"))
         np.testing.assert_allclose(got, paper + share * (ink - paper), atol=2)
         for k, row in enumerate(given.weights.numpy()):
-            at = (2 * row)[:, None]
-            expected = np.where(
-                at < 1, paper + at * (weights - paper), weights + (at - 1) * ((weights + ink) / 2 - weights)
-            )
+            stops = np.transpose([paper, weights, deep])
+            expected = np.stack([np.interp(row, [0, 0.5, 1], stop) for stop in stops], axis=-1)
             np.testing.assert_allclose(pixels(within.locator(".rows canvas").nth(k))[0], expected, atol=2)
         assert within.locator(".rows .name").all_text_contents() == given.said
         assert within.get_by_role("slider").get_attribute(

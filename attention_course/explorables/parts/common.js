@@ -102,16 +102,30 @@ function paintBytes(canvas, steps, width, height, colours) {
   pen.putImageData(image, 0, 0);
 }
 
-/** Call `paint({ paper: [r, g, b], … })` now, and again when the page or the system changes its colours. */
+/** The colours of 256 weights from 0 to 1: from the page's ground to `weights`, its knee, and on to `deep`. */
+function weightColours({ paper, weights, deep }, knee) {
+  const between = (a, b, t) => a.map((from, c) => from + t * (b[c] - from));
+  return [...Array(256).keys()].map((step) => {
+    const w = step / 255;
+    return w < knee ? between(paper, weights, w / knee) : between(weights, deep, (w - knee) / (1 - knee));
+  });
+}
+
+/**
+ * Call `paint({ paper: [r, g, b], …, ramp: [[r, g, b], …] })` now, and again when the page or the system
+ * changes its colours.
+ */
 function inColours(element, paint) {
   let seen = "";
   const look = () => {
     const style = getComputedStyle(element);
-    const found = ["paper", "ink", "weights"].map((name) => [name, style.getPropertyValue(`--ac-${name}`).trim()]);
+    const read = (name) => style.getPropertyValue(`--ac-${name}`).trim();
+    const found = ["paper", "ink", "weights", "deep"].map((name) => [name, read(name)]);
     if (found.join() === seen) return;
     seen = found.join();
     const parts = (hex) => [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16));
-    paint(Object.fromEntries(found.map(([name, hex]) => [name, parts(hex)])));
+    const colours = Object.fromEntries(found.map(([name, hex]) => [name, parts(hex)]));
+    paint({ ...colours, ramp: weightColours(colours, Number(read("knee"))) });
   };
   const watch = new MutationObserver(look);
   for (const page of [document.documentElement, document.body]) watch.observe(page, { attributes: true });

@@ -120,7 +120,7 @@ function explore(root) {
       radio.checked = i === kept.word;
       label.classList.toggle("on", cell === null && i === word);
       label.classList.toggle("most", line[i] > 0 && line[i] === most.word);
-      label.style.setProperty("--share", `${45 * line[i]}%`);
+      label.style.setProperty("--w", line[i]);
       show(number, line[i]);
       if (cell === null) number.textContent = "";
     });

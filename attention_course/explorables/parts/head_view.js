@@ -15,8 +15,6 @@ function explore(root) {
 
   // ---- The numbers ------------------------------------------------------------------------------
 
-  const bytes = (text) => Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
-
   /** A sentence's tokens, their names, and the weights: one byte each, 255 for a weight of 1. */
   const sentences = data.sentences.map(({ tokens, weights, received }) => ({
     tokens,
@@ -39,47 +37,13 @@ function explore(root) {
   /** All that a key receives: summed before the weights were rounded. */
   const sum = (key) => (here().received[first() + key] * size()) / 65535;
 
-  // ---- Colours: 0 is the ground, 1 the deepest --------------------------------------------------
+  // ---- Pictures ---------------------------------------------------------------------------------
 
-  let ramp = [];
-  let colours = "";
-
-  /** Read the page's colours; say whether they are others than before. */
-  function read() {
-    const style = getComputedStyle(figure);
-    const found = ["paper", "weights", "ink"].map((name) => style.getPropertyValue(`--ac-${name}`).trim());
-    if (found.join() === colours) return false;
-    colours = found.join();
-    const [paper, weights, ink] = found.map((hex) =>
-      [1, 3, 5].map((start) => parseInt(hex.slice(start, start + 2), 16)),
-    );
-    const inside = (number) => Math.min(255, Math.max(0, number));
-    // Further on from the ground than `weights` is, and half way to the ink.
-    const deep = weights.map((w, c) => (inside(w + (w - paper[c]) / 2) + ink[c]) / 2);
-    const between = (a, b, t) => a.map((from, c) => from + t * (b[c] - from));
-    ramp = [...Array(256).keys()].map((step) =>
-      step < 128 ? between(paper, weights, step / 127.5) : between(weights, deep, step / 127.5 - 1),
-    );
-    return true;
-  }
-
-  function paintPixels(canvas, steps, width, height) {
-    set(canvas, { width, height });
-    const pen = canvas.getContext("2d");
-    const image = pen.createImageData(width, height);
-    steps.forEach((step, k) => {
-      const [red, green, blue] = ramp[step];
-      image.data[4 * k] = red;
-      image.data[4 * k + 1] = green;
-      image.data[4 * k + 2] = blue;
-      image.data[4 * k + 3] = 255;
-    });
-    pen.putImageData(image, 0, 0);
-  }
+  let ramp;
 
   function paintHead(canvas, l, h) {
     const T = size();
-    paintPixels(canvas, here().weights.subarray(first(l, h) * T, (first(l, h) + T) * T), T, T);
+    paintBytes(canvas, here().weights.subarray(first(l, h) * T, (first(l, h) + T) * T), T, T, ramp);
   }
 
   /** A small picture: of each patch its largest weight, so that a thin line stays a line. */
@@ -95,14 +59,7 @@ function explore(root) {
         steps[k] = Math.max(steps[k], here().weights[(from + i) * T + j]);
       }
     }
-    paintPixels(canvas, steps, side, side);
-  }
-
-  function recolour() {
-    if (!read()) return;
-    paintThumbnails();
-    paintHead(find(".cells canvas"), state.layer, state.head);
-    paintPixels(find(".scale canvas"), [...Array(256).keys()], 256, 1);
+    paintBytes(canvas, steps, side, side, ramp);
   }
 
   // ---- The parts --------------------------------------------------------------------------------
@@ -289,14 +246,14 @@ function explore(root) {
     rows[state.side].forEach(({ label, number, radio }, i) => {
       radio.checked = i === state.token;
       label.classList.toggle("asked", i === asked);
-      label.style.removeProperty("--share");
+      label.style.removeProperty("--w");
       number.textContent = "";
       delete number.dataset.value;
     });
     rows[other].forEach(({ label, number, radio }, i) => {
       radio.checked = false;
       label.classList.remove("asked");
-      label.style.setProperty("--share", `${Math.min(45, 75 * weights[i])}%`);
+      label.style.setProperty("--w", weights[i]);
       show(number, weights[i]);
       if (weights[i] < 0.005) number.textContent = ""; // a column of 0.00 says less than an empty one
       number.classList.toggle("strong", weights[i] === largest && largest > 0);
@@ -401,11 +358,14 @@ function explore(root) {
 
   // ---- Begin ------------------------------------------------------------------------------------
 
-  read();
-  lay();
-  paintPixels(find(".scale canvas"), [...Array(256).keys()], 256, 1);
-  // A canvas keeps the colours it was painted in: look when the page, or the system, changes its theme.
-  const watch = new MutationObserver(recolour);
-  for (const element of [document.documentElement, document.body]) watch.observe(element, { attributes: true });
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
+  // A canvas keeps the colours it was painted in.
+  inColours(figure, (colours) => {
+    const begun = ramp !== undefined;
+    ({ ramp } = colours);
+    if (begun) {
+      paintThumbnails();
+      paintHead(find(".cells canvas"), state.layer, state.head);
+    } else lay();
+    paintBytes(find(".scale canvas"), [...Array(256).keys()], 256, 1, ramp);
+  });
 }

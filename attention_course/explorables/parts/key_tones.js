@@ -136,9 +136,8 @@ function explore(root) {
     find("[role=status]").textContent = text;
   }
 
-  inColours(find("figure"), ({ paper, ink, weights }) => {
-    const deep = weights.map((w, c) => (w + ink[c]) / 2);
-    colours = { paper, ink, ramp: [paper, weights, deep] };
+  inColours(find("figure"), (found) => {
+    colours = found;
     if (rows.length) paint();
   });
   stop();

@@ -113,7 +113,7 @@ function explore(root) {
           "aria-label": `${names[i]} looks at ${names[j]}: ${state}`,
           tabindex: i === at[0] && j === at[1] ? 0 : -1,
         });
-        cell.style.setProperty("--share", `${Math.round(45 * weights[j])}%`);
+        cell.style.setProperty("--w", weights[j]);
       });
     });
     describe(at[0]);

@@ -1,7 +1,6 @@
 const ROLES = { query: "Q", key: "K", value: "V" };
 const LETTERS = "abcd"; // a column keeps its letter wherever it goes
 const SWAPPED = [0, 2, 1, 3];
-const DARKEST = 0.6; // the weight that gets the full colour
 const CUTS = { order: "neighbouring columns", every: "every h-th column" };
 
 function explore(root) {
@@ -153,7 +152,7 @@ function explore(root) {
           const cell = put(line, "td", { class: "weight" });
           show(cell, weight);
           cell.textContent = two(weight).replace(/^0/, "");
-          cell.style.setProperty("--share", `${Math.min(45, (45 * weight) / DARKEST)}%`);
+          cell.style.setProperty("--w", weight);
         }
         line.addEventListener("click", () => choose(i));
       });
