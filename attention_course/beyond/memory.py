@@ -30,7 +30,8 @@ def returns(
         raise ValueError(f"rewards must have shape [T, B], got {tuple(rewards.shape)}")
     if done is not None:
         _check_mask("done", done, rewards)
-    later, found = torch.zeros_like(rewards[:1]).sum(0), []
+    later = rewards.new_zeros(rewards.shape[1])
+    found = []
     for t in reversed(range(len(rewards))):
         if done is not None:
             later = later.masked_fill(done[t], 0)  # what comes behind an end belongs to another episode

@@ -160,7 +160,7 @@ class Cost(NamedTuple):
 def cost(sizes: Sequence[tuple[int, int]], *, d_model: int = 32, repeats: int = 7) -> list[Cost]:
     """Return what joint and divided attention cost for clips of T frames and N places.
 
-    Both have the same projections to do per layer; divided attention has two layers.
+    Joint attention has one layer of projections, divided attention two.
     """
     torch.manual_seed(0)
     one, two, three = (MultiHeadAttention(d_model, 4) for _ in range(3))
