@@ -60,8 +60,6 @@ def test_aim_counts_states_not_frames():
         assert speech.aim(heard, clips, 3 - stride).inside < 1  # the other stride points elsewhere
         wrong = speech.Heard([[1]], right, weights)
         assert speech.aim(wrong, clips, stride) == (0.0, 0.0)
-        assert speech.wrong(wrong) == 1.0
-        assert speech.wrong(heard) == 0.0
 
 
 def test_held_out_clips_have_their_noise_and_their_keys():

@@ -140,11 +140,6 @@ def hear(model: ListenAttendSpell, batch: Batch) -> Heard:
     return Heard(said, right, weights)
 
 
-def wrong(heard: Heard) -> float:
-    """Return the share of clips in which not every key is right."""
-    return sum(a != b for a, b in zip(heard.said, heard.right, strict=True)) / len(heard.right)
-
-
 class Aim(NamedTuple):
     """Where rightly written clips were looked at."""
 
