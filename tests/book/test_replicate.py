@@ -61,7 +61,7 @@ def test_all_arithmetics_are_asked_and_half_of_the_threads():
 def test_notebooks_are_those_with_claims():
     names = {path.stem for path in replicate.notebooks([])}
     assert "02_score_functions" in names and "index" not in names and "replications" not in names
-    assert [path.stem for path in replicate.notebooks(["02", "07"])] == [
+    assert [path.stem for path in replicate.notebooks(["02_", "07_"])] == [
         "02_score_functions",
         "07_transformer",
     ]
