@@ -88,18 +88,19 @@ SHEETS = r"""
 """
 
 
-#: Words of code that look like one met before, in colour, size, weight and ground, become plain text: axe measures
-#: each look once, not thousands of times, which is most of what these pages cost it.
+#: Words of code that look like one met before, in colour, size, weight and ground, become plain text:
+#: axe measures each look once, not thousands of times, which is most of what these pages cost it.
 EACH_LOOK_ONCE = r"""
 () => {
   const met = new Set();
   const words = [...document.querySelectorAll(".bd-article :is(.highlight, dt.sig, code) :is(span, em)")];
   for (const word of words.reverse()) {  // the inner ones first
     if (word.childElementCount) continue;
-    let ground = word;
-    while (ground.parentElement && /, 0\)$/.test(getComputedStyle(ground).backgroundColor)) ground = ground.parentElement;
+    let sheet = word;
+    const ground = () => getComputedStyle(sheet).backgroundColor;
+    while (sheet.parentElement && /, 0\)$/.test(ground())) sheet = sheet.parentElement;
     const { color, fontSize, fontWeight, opacity } = getComputedStyle(word);
-    const look = [color, fontSize, fontWeight, opacity, getComputedStyle(ground).backgroundColor].join();
+    const look = [color, fontSize, fontWeight, opacity, ground()].join();
     if (met.has(look)) word.replaceWith(word.textContent);
     met.add(look);
   }
@@ -248,7 +249,7 @@ def test_page_is_accessible(chromium, sites, path, theme):
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_one_pale_word_among_the_code_is_found(chromium, sites, theme):
-    """Words that look alike are measured once; one that looks otherwise is measured, too, wherever it stands."""
+    """Words that look alike are measured once; one that looks otherwise is measured, too."""
     if not PAGES:
         skip_or_fail("the book is not built: run make book first")
     with Visit(chromium, sites["file"], theme=theme) as visit:
