@@ -377,6 +377,60 @@ def test_the_answer_can_be_opened_without_a_choice(opened):
     page.wait_for_function("document.querySelector('.predict + details summary').innerText === 'Answer'")
 
 
+WIDE = """
+  <table class="table" id="wide">
+  <thead><tr><th>wrong</th><th>right <em>line</em></th><th>what one sees</th></tr></thead>
+  <tbody><tr><td><code>scores.softmax(-2)</code></td><td><code>scores.softmax(-1)</code></td>
+    <td>rows that do not sum to one, in a sentence of its own</td></tr>
+    <tr><td><code>scores * mask</code></td><td></td>
+    <td>hidden words that are seen all the same</td></tr></tbody></table>
+"""
+NUMBERS = (
+    WIDE.replace("wide", "numbers")
+    .replace("in a sentence of its own", "")
+    .replace("words that are seen all the same", "")
+)
+
+
+def with_tables(page):
+    page.evaluate(
+        """tables => {
+          const article = document.querySelector(".bd-article");
+          for (const table of tables) article.insertAdjacentHTML("beforeend",
+            `<div class="pst-scrollable-table-container" style="white-space: nowrap">${table}</div>`);
+          window.dispatchEvent(new Event("resize"));
+        }""",
+        [
+            WIDE,
+            re.sub(r"(?<=<td>)[^<]{20,}", "0.123", NUMBERS) + "<style>#numbers { min-width: 900px }</style>",
+        ],
+    )
+
+
+def test_a_wide_table_of_words_becomes_cards_on_a_phone(opened):
+    page = opened(viewport={"width": 390, "height": 800})
+    with_tables(page)
+    table = page.locator("#wide")
+    assert table.get_attribute("class") == "table cards"
+    cells = table.locator("tbody tr").first.locator("td")
+    assert cells.nth(1).inner_text().split("\n") == ["right line", "scores.softmax(-1)"]
+    assert cells.evaluate_all("all => all.every((e) => e.getBoundingClientRect().right <= 390)")
+    assert table.locator("tbody tr").nth(1).locator("td").nth(1).is_hidden()  # nothing in it
+    # what a screen reader is told: a table still, each cell without the name that is only seen
+    assert table.get_attribute("role") == "table" and cells.first.get_attribute("role") == "cell"
+    assert cells.nth(1).locator(".card-label").get_attribute("aria-hidden") == "true"
+
+
+def test_a_table_of_numbers_stays_one_and_so_does_any_on_a_wide_screen(opened):
+    page = opened(viewport={"width": 390, "height": 800})
+    with_tables(page)
+    assert page.locator("#numbers").get_attribute("class") == "table"
+    page.set_viewport_size({"width": 1400, "height": 800})
+    page.wait_for_function("!document.querySelector('#wide').classList.contains('cards')")
+    assert page.locator("#wide").get_attribute("role") is None
+    assert page.locator("#wide .card-label").first.is_hidden()
+
+
 def test_only_options_with_an_answer_become_buttons(opened):
     page = opened()
     boxes = page.locator("blockquote.predict")
