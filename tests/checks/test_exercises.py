@@ -72,7 +72,8 @@ class TestNotebook:
             assert notebook.metadata.attention_course == {"chapter": source.stem}
 
     def test_no_solution_text_is_in_the_release(self, source):
-        secret = []
+        """But for lines that stand in the notebook anyway, such as those of code that is to be mended."""
+        secret, given = [], set()
         for cell in nbformat.read(source, 4).cells:
             inside = False
             for line in cell.source.split("\n"):
@@ -82,6 +83,9 @@ class TestNotebook:
                     inside = False
                 elif inside and line.strip():
                     secret.append(line.strip())
+                else:
+                    given.add(line.strip())
+        secret = [line for line in secret if line not in given]
         assert len(secret) >= len(chapter_of(source).exercises)
         text = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
         assert not [line for line in secret if line in text]
@@ -129,8 +133,11 @@ class TestNotebook:
         code = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
         for one in chapter_of(source).exercises:
             if isinstance(one.asks, Module):
-                methods = code.partition(f"class {one.answer}(nn.Module):")[2]
-                assert named(methods, "__init__") == ("self", *signature(one.reference).parameters)
+                stands_on, methods = re.search(
+                    rf"class {one.answer}\(([\w.]+)\):(.*)", code, re.DOTALL
+                ).groups()
+                if stands_on == "nn.Module":  # what is to be mended brings its own
+                    assert named(methods, "__init__") == ("self", *signature(one.reference).parameters)
                 assert named(methods, "forward") == tuple(signature(one.reference.forward).parameters)
             else:
                 assert named(code, one.answer) == one.parameters

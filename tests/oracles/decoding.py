@@ -44,3 +44,33 @@ def ring(last, query, window):
         held[token % w] = token
     visible = [token >= 0 and query - w < token <= query for token in held]
     return held, np.array(visible)
+
+
+def decoder_layer(
+    gain_1, shift_1, query, key, value, output, gain_2, shift_2, w_in, b_in, w_out, b_out,
+    x, past_key, past_value, num_heads,
+):  # fmt: skip
+    """One head after the other; weights in nn.Linear's [out, in] layout."""
+
+    def normed(token, gain, shift):
+        mean = sum(token) / len(token)
+        variance = sum((c - mean) ** 2 for c in token) / len(token)
+        return (token - mean) / (variance + 1e-5) ** 0.5 * gain + shift
+
+    @each(2, 3, 3)
+    def layer(x, past_key, past_value):
+        read = np.array([normed(token, gain_1, shift_1) for token in x])
+        width, past = x.shape[1] // num_heads, past_key.shape[1]
+        seen = np.array([[j <= past + i for j in range(past + len(x))] for i in range(len(x))])
+        contexts, keys, values = [], [], []
+        for head in range(num_heads):
+            rows = slice(head * width, (head + 1) * width)
+            keys.append(np.array([*past_key[head], *(read @ key[rows].T)]))
+            values.append(np.array([*past_value[head], *(read @ value[rows].T)]))
+            scores = pairwise(oracles.scaled_dot, read @ query[rows].T, keys[-1])
+            contexts.append(oracles.attend(scores, values[-1], seen)[0])
+        middle = x + np.concatenate(contexts, axis=1) @ output.T
+        hidden = [np.maximum(0.0, w_in @ normed(token, gain_2, shift_2) + b_in) for token in middle]
+        return middle + np.array(hidden) @ w_out.T + b_out, np.array(keys), np.array(values)
+
+    return layer(x, past_key, past_value)

@@ -57,3 +57,24 @@ def alibi_weights(scores):
             row = [scores[n - 1, i, j] - 2.0 ** (-8 * n / h) * abs(at - j) for j in range(T_k)]
             weights[n - 1, i] = oracles.softmax(np.array(row))
     return weights
+
+
+def rotary_attention(query, key, value, output, x, num_heads):
+    """Token by token and head by head; weights in nn.Linear's [out, in] layout."""
+
+    @each(2)
+    def attend(x):
+        width = x.shape[1] // num_heads
+        seen = np.array([[j <= i for j in range(len(x))] for i in range(len(x))])
+        contexts = []
+        for head in range(num_heads):
+            rows = slice(head * width, (head + 1) * width)
+            q, k = (
+                np.array([_turned(matrix[rows] @ token, t) for t, token in enumerate(x)])
+                for matrix in (query, key)
+            )
+            v = x @ value[rows].T
+            contexts.append(oracles.attend(oracles.pairwise(oracles.scaled_dot, q, k), v, seen)[0])
+        return np.concatenate(contexts, axis=1) @ output.T
+
+    return attend(x)
