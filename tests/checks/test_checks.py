@@ -99,11 +99,17 @@ class TestExercise:
         if any(floating):
             assert any(case.gradient or case.finite for case in exercise.cases) or counts(exercise)
             leading = any(tensor.dim() > 2 for one in floating for tensor in one)
+            leading = leading or all(reads_tokens(one) for one in drawn)
             assert leading or exercise is GRAPH_ATTENTION, "leading axes"  # its nodes are the batch
             assert any(one[0].dtype == torch.float64 for one in floating) or exercise is SELF_ATTENTION
         else:  # tokens have no gradient and no axis behind the words
             batch = any(one[0].dim() > 1 and len(one[0]) > 1 for one in drawn)
             assert batch or exercise is BEST_OFFSET, "a batch"  # its examples are the batch
+
+
+def reads_tokens(inputs):
+    """Whether what comes last is a batch of sentences: of what reads them, only the weights are floating."""
+    return inputs[-1].dim() > 1 and inputs[-1].dtype == torch.int64
 
 
 def test_sizes_all_differ_where_queries_meet_keys():

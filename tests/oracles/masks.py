@@ -38,3 +38,16 @@ def decoder_attention(query, key, value, real):
         contexts.append([sum(w[i, j] * v[j] for j in range(len(v))) for i in range(len(q))])
         weights.append(w)
     return np.array(contexts), np.array(weights)
+
+
+def reader(table, query, key, value, output, words, tokens):
+    """Logits of the next word; weights in nn.Linear's [out, in] layout."""
+
+    @each(1)
+    def read(tokens):
+        x = np.array([table[token] for token in tokens])
+        scores = pairwise(oracles.scaled_dot, x @ query.T, x @ key.T)
+        weights = _weights(scores, lambda i, j: j <= i and tokens[j] != 0)
+        return (x + weights @ (x @ value.T) @ output.T) @ words.T
+
+    return read(tokens)
