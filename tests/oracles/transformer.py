@@ -64,6 +64,25 @@ def encoder_layer(
     return layer(x)
 
 
+def writer(
+    table, places, gain_1, shift_1, query, key, value, output, gain_2, shift_2,
+    w_in, b_in, w_out, b_out, words, bias, tokens,
+):  # fmt: skip
+    """Weights in nn.Linear's [out, in] layout."""
+
+    @each(1)
+    def write(tokens):
+        x = np.array([table[token] + places[t] for t, token in enumerate(tokens)])
+        read = layer_norm(x, gain_1, shift_1)
+        scores = pairwise(oracles.scaled_dot, read @ query.T, read @ key.T)
+        seen = np.array([[j <= i for j in range(len(x))] for i in range(len(x))])
+        x = x + oracles.attend(scores, read @ value.T, seen)[0] @ output.T
+        x = x + feed_forward(layer_norm(x, gain_2, shift_2), w_in.T, b_in, w_out.T, b_out)
+        return x @ words.T + bias
+
+    return write(tokens)
+
+
 def train(tokens, seed, questions, answers):
     """The answers, from counting: which word stands most often where another stood in the first half?
 

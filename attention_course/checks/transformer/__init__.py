@@ -1,4 +1,4 @@
-"""Chapter 7: layer norm, feed-forward, a residual block, cross-attention, a loss, a layer, a training run.
+"""Chapter 7: the parts of a layer and a loss, a whole layer, a training run, a fault to mend.
 
 Inputs are drawn so that the usual mistakes show. Sentences, tokens and columns differ in number, and
 agree in a case of their own where a wrong axis would otherwise raise; gains are not 1 and shifts and
@@ -14,6 +14,7 @@ from attention_course.checks.transformer.next_token_loss import NEXT_TOKEN_LOSS
 from attention_course.checks.transformer.pre_norm_block import PRE_NORM_BLOCK
 from attention_course.checks.transformer.shared import NAME
 from attention_course.checks.transformer.train import TRAIN
+from attention_course.checks.transformer.writer import WRITER
 
 CHAPTER = Chapter(
     name=NAME,
@@ -26,5 +27,6 @@ CHAPTER = Chapter(
         NEXT_TOKEN_LOSS,
         ENCODER_LAYER,
         TRAIN,
+        WRITER,
     ),
 )
