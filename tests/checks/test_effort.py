@@ -8,7 +8,9 @@ import torch.nn.functional as F
 
 from attention_course.checks import find_exercise
 from attention_course.checks.engine.asks import Effort, Function, Module
+from attention_course.checks.engine.effort import within
 from attention_course.checks.engine.judge import judge_function
+from attention_course.checks.engine.observe import Unfit
 from attention_course.checks.engine.use import applied
 
 SOFTMAX, GAT, SCORES, LAYER = (
@@ -17,6 +19,7 @@ SOFTMAX, GAT, SCORES, LAYER = (
 )
 RETURNS = find_exercise("18_memory.returns")
 LOSS = find_exercise("18_memory.policy_loss")
+WRITE = find_exercise("09_decoding.write")
 
 
 def told(exercise, answer):
@@ -69,6 +72,34 @@ def test_a_table_of_scores_that_is_picked_from_is_told():
         return table[edges[1], edges[0]]
 
     assert [one[:2] for one in told(SCORES, gatv2_scores)] == [("unfit", "400 nodes")]
+
+
+def test_what_is_computed_again_is_told_in_the_long_case_alone():
+    slow, *_ = (one.function for one in WRITE.mistakes if one.name == "everything again")
+    [(stage, case, text)] = told(WRITE, slow)
+    assert (stage, case) == ("unfit", "64 steps, float64")
+    assert "products and numbers, where 1,000,000 are allowed" in text
+    free = replace(WRITE, asks=Function())
+    assert told(free, slow) == []
+
+
+def test_the_slow_way_takes_what_the_notebook_says():
+    slow, *_ = (one.function for one in WRITE.mistakes if one.name == "everything again")
+    text = next(text for stage, case, text in told(WRITE, slow))
+    counted = int(text.partition(" computes ")[2].partition(" ")[0].replace(",", ""))
+    assert 0.95 < counted / (20 * WRITE.asks.effort.work) < 1.05
+
+
+def test_work_is_products_and_numbers_and_no_views():
+    def steps(a, b):
+        (a @ b).mT[0].reshape(-1)  # 4 x 5 x 6 products; views
+        torch.einsum("ij,jk->ik", a, b)  # as many
+        return (a[:, :, None] * b).sum(1)  # 4 x 5 x 6 numbers made, 4 x 6 more
+
+    exact, less = (within(steps, "function", 10**6, 10**6, work) for work in (384, 383))
+    exact(torch.ones(4, 5), torch.ones(5, 6))
+    with pytest.raises(Unfit, match="computes 384 products and numbers, where 383"):
+        less(torch.ones(4, 5), torch.ones(5, 6))
 
 
 def test_a_module_is_bounded_too():

@@ -74,3 +74,14 @@ def decoder_layer(
         return middle + np.array(hidden) @ w_out.T + b_out, np.array(keys), np.array(values)
 
     return layer(x, past_key, past_value)
+
+
+@each(2, None, None, None, None)
+def write(x, w_query, w_key, w_value, steps):
+    """Everything again for each token."""
+    rows = list(x)
+    for _ in range(int(steps)):
+        scores = np.array([[oracles.scaled_dot(rows[-1] @ w_query, row @ w_key) for row in rows]])
+        context = oracles.attend(scores, np.array(rows) @ w_value)[0][0]
+        rows.append(context / (sum(c * c for c in context) / len(context)) ** 0.5)
+    return np.array(rows[len(x) :])

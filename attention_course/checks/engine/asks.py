@@ -38,6 +38,8 @@ class Effort:
     entries: int
     #: calls of torch, as torch counts its operations
     operations: int
+    #: products in matrix products and numbers in all other results, in all; None: as many as it likes
+    work: int | None = None
 
 
 @dataclass(frozen=True)
@@ -171,7 +173,9 @@ Asks = Function | Module | Training
 
 
 def _effort(effort: Effort | None) -> dict[str, Any]:
-    return {"effort": asdict(effort)} if effort else {}
+    bounds = asdict(effort) if effort else {}
+    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    return {"effort": given} if given else {}
 
 
 def _sizes(names: tuple[str, ...], tensors: Inputs) -> str:
