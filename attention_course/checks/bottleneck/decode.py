@@ -82,6 +82,14 @@ def _step_inputs(
     return tuple(tensor * scale for tensor, scale in zip(tensors, scales, strict=True))
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Scores near -800: the first tanh is 1 for every word, and its share is large."""
+    embedded, start, states, v = _step_inputs(generator, 2, 3, 5, 4, torch.float64)
+    first = torch.arange(4) == 0
+    start, states = (one.masked_fill(first, 9.0) for one in (start, states))
+    return embedded, start, states, v.masked_fill(first, -800.0)
+
+
 DECODE = Exercise(
     name=f"{NAME}.decode",
     title="A decoder that looks before it writes",
@@ -102,6 +110,7 @@ DECODE = Exercise(
         Case("batch", lambda g: _step_inputs(g, 3, 5, 6, 4)),
         Case("as many sentences as steps", lambda g: _step_inputs(g, 4, 4, 3, 5)),
         Case("one step, float64", lambda g: _step_inputs(g, 3, 1, 5, 4, torch.float64)),
+        Case("scores far below 0, float64", _far_below),
         Case("one word to read", lambda g: _step_inputs(g, 2, 3, 1, 4)),
         Case("gradient", lambda g: _step_inputs(g, 2, 4, 3, 5), gradient=True),
     ),

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from attention_course.checks.bottleneck import shared
 from attention_course.checks.bottleneck.shared import NAME
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import loud, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 
 
@@ -63,6 +63,11 @@ def _far_below(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     return scores - 2e9, states, lengths
 
 
+def _loud(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    scores, states, lengths = _scores_states(generator, 6, 3, 3, 5, 1)
+    return loud(scores, _real(6, lengths)), states, lengths
+
+
 LOOK_BACK = Exercise(
     name=f"{NAME}.look_back",
     title="One look back",
@@ -72,6 +77,7 @@ LOOK_BACK = Exercise(
     reference=_look_back,
     returns=("context", "weights"),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case(
             "one decimal",
@@ -83,6 +89,7 @@ LOOK_BACK = Exercise(
             lambda g: _scores_states(g, 7, 4, 4, 2, 5, dtype=torch.float64),
         ),
         Case("as many sentences as words", lambda g: _scores_states(g, 4, 3, 2, 4, 1, 3)),
+        Case("padding scores high", _loud),
         Case("scores below -1e9, float64", _far_below),
         Case("gradient", lambda g: _scores_states(g, 5, 4, 5, 2, 4), gradient=True),
     ),

@@ -7,7 +7,7 @@ from torch import Generator, Tensor
 
 from attention_course.checks.decoding import shared
 from attention_course.checks.decoding.shared import NAME
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import lifted, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 
 
@@ -97,6 +97,13 @@ def _tokens(
     return tuple(draw(generator, *leading, rows, width) for rows, width in widths)
 
 
+def _loud(generator: Generator) -> tuple[Tensor, ...]:
+    """Each key scores 800 more than the one before it, and all of them are far below 0."""
+    query, key, value, past_key, past_value = _tokens(generator, (2,), 3, 3, 4, 2, shared.double)
+    query, keys = lifted(query, torch.cat((past_key, key), -2), 800.0 * (torch.arange(6) - 6))
+    return query, keys[:, 3:], value, keys[:, :3], past_value
+
+
 ATTEND_CACHED = Exercise(
     name=f"{NAME}.attend_cached",
     title="Attention with a past",
@@ -106,6 +113,7 @@ ATTEND_CACHED = Exercise(
     reference=_attend_cached,
     returns=("context", "weights"),
     distributions=("weights",),
+    hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case("one decimal", lambda g: _tokens(g, (), 3, 2, 4, 5, tenths)),
@@ -113,6 +121,7 @@ ATTEND_CACHED = Exercise(
         Case("one new token", lambda g: _tokens(g, (2, 2), 6, 1, 4, 3)),
         Case("as many new as old, float64", lambda g: _tokens(g, (2, 3), 4, 4, 16, 8, shared.double)),
         Case("no past", lambda g: _tokens(g, (3,), 0, 3, 4, 2)),
+        Case("the future scores high, float64", _loud),
         Case("gradient", lambda g: _tokens(g, (2,), 3, 2, 4, 3), gradient=True),
     ),
     mistakes=(

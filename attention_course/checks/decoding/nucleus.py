@@ -110,6 +110,11 @@ def _distribution(
     return logits, candidates[gaps.argmax()].to(dtype)
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, Tensor]:
+    logits, p = _distribution(generator, 2, 7, dtype=torch.float64)
+    return logits - 800.0, p
+
+
 NUCLEUS = Exercise(
     name=f"{NAME}.nucleus",
     title="Top-p",
@@ -119,12 +124,14 @@ NUCLEUS = Exercise(
     reference=_nucleus,
     returns=("probabilities",),
     distributions=("probabilities",),
+    hidden=("probabilities",),
     cases=(
         Case("five tokens", _by_hand),
         Case("batch", lambda g: _distribution(g, 3, 12)),
         Case("two axes in front", lambda g: _distribution(g, 2, 3, 9)),
         Case("forty tokens, float64", lambda g: _distribution(g, 4, 40, dtype=torch.float64)),
         Case("one token is enough", lambda g: (normal(g, 2, 6) + 9 * torch.eye(6)[1:3], torch.tensor(0.5))),
+        Case("logits far below 0, float64", _far_below),
         Case("gradient", lambda g: _distribution(g, 2, 8), gradient=True),
     ),
     mistakes=(

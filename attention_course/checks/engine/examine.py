@@ -19,14 +19,17 @@ WIDTH = 6
 def examine(exercise: Exercise, case: Case, outcome: Outcome, expected: tuple[Tensor, ...]) -> list[Finding]:
     """Everything that is wrong with an outcome of ``case``, beside the ``expected`` results."""
     found = failed(exercise, case, outcome, exercise.call) or formed(exercise, case, outcome, expected)
-    if any(each.stage in ("unfit", "raised", "type") for each in found):
+    if any(each.stage in ("unfit", "unwritten", "raised", "type") for each in found):
         return found
     found += changed(exercise, case, outcome)
     if any(each.stage in ("shape", "dtype") for each in found):
         return found
     find = partial(finding, case)
     for name, got, want in zip(exercise.returns, tensors(outcome.result), expected, strict=True):
-        found += values(find, name, got, want)
+        apart = values(find, name, got, want)
+        if not apart and name in exercise.hidden:
+            apart = _leaks(find, name, got, want)
+        found += apart
         if name in exercise.distributions:
             found += _rows(find, name, got)
     return found + forbidden(exercise, case, outcome)
@@ -39,6 +42,8 @@ def failed(exercise: Exercise, case: Case, outcome: Outcome, call: str) -> list[
         return []
     if raised.type == Unfit.__name__:
         return [finding(case, "unfit", raised.text)]
+    if _is_starter(raised):
+        return [finding(case, "unwritten", in_words(raised, call, exercise.call))]
     return [finding(case, "raised", in_words(raised, call, exercise.call))]
 
 
@@ -87,7 +92,7 @@ def finding(case: Case, stage: str, text: str, table: Table | None = None) -> Fi
 
 def in_words(raised: Raised, call: str, right_call: str) -> str:
     """What ``call`` raised; ``right_call`` is told to whoever takes other arguments."""
-    if raised.type == "NotImplementedError" and not raised.text:
+    if _is_starter(raised):
         return "Nothing is written here yet: put your code where it says raise NotImplementedError()."
     if raised.type == "SystemExit":
         return f"{call} called exit(); a function ends with return."
@@ -95,6 +100,10 @@ def in_words(raised: Raised, call: str, right_call: str) -> str:
     if not raised.line and raised.type == "TypeError":
         text += f". It is called as {right_call}, with tensors by position"
     return f"{text}\n  at {raised.line}" if raised.line else f"{text}."
+
+
+def _is_starter(raised: Raised) -> bool:
+    return raised.type == "NotImplementedError" and not raised.text
 
 
 def _kind(value: Any) -> str:
@@ -190,6 +199,21 @@ def values(find: Callable[..., Finding], name: str, got: Tensor, want: Tensor) -
         else f"{name} is off by {float(error):.3g}."
     )
     return [find("values", text, _table(got, want, where))]
+
+
+def _leaks(find: Callable[..., Finding], name: str, got: Tensor, want: Tensor) -> list[Finding]:
+    """Weights of what may not be seen that are too small to count as other values, and are not 0."""
+    # a number below the smallest normal one is what an exponential leaves that another order rounds to 0
+    seen = (want == 0) & (got.abs() > torch.finfo(got.dtype).tiny)
+    if not seen.any():
+        return []
+    where = tuple(seen.nonzero()[0].tolist())
+    text = (
+        f"{name}: {int(seen.sum())} of {got.numel()} entries are not 0 where nothing may be seen: up to "
+        f"{float(got[seen].abs().max()):.2g}. That is little here, and much where what is hidden scores "
+        "high. A weight is exactly 0 when its score is -inf."
+    )
+    return [find("leak", text, _table(got, want, where))]
 
 
 def _table(got: Tensor, want: Tensor, where: tuple[int, ...]) -> Table:

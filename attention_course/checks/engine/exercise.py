@@ -68,6 +68,8 @@ class Exercise:
     returns: tuple[str, ...]
     #: those of ``returns`` whose last axis must sum to 1
     distributions: tuple[str, ...] = ()
+    #: those of ``returns`` that are weights with a mask: what may not be seen has a weight of exactly 0
+    hidden: tuple[str, ...] = ()
     #: inputs whose last axis sums to 1: right answers may rely on that, so gradients are compared along
     #: changes that keep it so
     given_distributions: tuple[str, ...] = ()

@@ -25,6 +25,7 @@ from attention_course.checks.engine.examine import (
 )
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.engine.observe import Outcome, is_plain, observe
+from attention_course.checks.engine.resemble import resembled
 from attention_course.checks.engine.surroundings import undisturbed
 from attention_course.checks.engine.use import applied
 from attention_course.checks.engine.verdict import STAGES, Finding, Verdict
@@ -203,7 +204,9 @@ def _recognise(
             # whoever passes a case that the mistake fails has not made this mistake
             if alike and not any(does(index)[1] for index in considered if not stages[index]):
                 return mistake
-    return None
+    _, expected = _demanded(exercise, seed)
+    failing = [index for index in everything if stages[index]]
+    return resembled(exercise, [(outcomes[index], expected[index]) for index in failing])
 
 
 def _alike(pairs: Iterable[tuple[Outcome, Outcome]]) -> bool:

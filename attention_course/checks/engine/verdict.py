@@ -6,8 +6,8 @@ from attention_course.checks.engine.exercise import Exercise, Mistake
 
 #: what can be wrong, in the order in which it is told
 STAGES = (
-    "callable", "unfit", "raised", "type", "shape", "dtype", "inputs",
-    "score", "values", "rows", "gradient", "stability", "time", "forbidden",
+    "callable", "unfit", "unwritten", "raised", "type", "shape", "dtype", "inputs",
+    "score", "values", "leak", "rows", "gradient", "stability", "time", "forbidden",
 )  # fmt: skip
 
 
@@ -41,6 +41,16 @@ class Verdict:
     @property
     def passed(self) -> bool:
         return not self.findings
+
+    @property
+    def started(self) -> bool:
+        """Whether anything is written: not where every case meets the starter's ``NotImplementedError``."""
+        unwritten = {finding.case for finding in self.findings if finding.stage == "unwritten"}
+        return unwritten != {case.name for case in self.exercise.cases}
+
+    @property
+    def status(self) -> str:
+        return "passed" if self.passed else "failed" if self.started else "not started"
 
     @property
     def points(self) -> int:

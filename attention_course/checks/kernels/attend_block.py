@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import lifted, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.kernels.shared import NAME
 
@@ -72,6 +72,12 @@ def _block_of_queries(
     return query, key, normal(g, *leading, T_k, 3, dtype=dtype), torch.tensor(start)
 
 
+def _loud(g: Generator) -> tuple[Tensor, ...]:
+    """Each key scores 800 more than the one before it, and all of them are far below 0."""
+    query, key, value, start = _block_of_queries(g, 3, 10, 4, dtype=torch.float64)
+    return *lifted(query, key, 800.0 * (torch.arange(10) - 10)), value, start
+
+
 def _rows_blocks(T_q: int, T_k: int, start: int) -> range:
     return range(0, min(T_k, start + T_q) // BLOCK * BLOCK, BLOCK)
 
@@ -99,6 +105,7 @@ ATTEND_BLOCK = Exercise(
             "scores in the hundreds, float64",
             lambda g: _block_of_queries(g, 3, 9, 5, size=400.0, dtype=torch.float64),
         ),
+        Case("the future scores high, float64", _loud),
         Case("gradient", lambda g: _block_of_queries(g, 3, 10, 4, 2), gradient=True),
     ),
     mistakes=(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import loud, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.linear.shared import NAME
 
@@ -52,6 +52,11 @@ def _strided_inputs(
     return normal(generator, *leading, T, T, dtype=dtype), torch.tensor(stride)
 
 
+def _loud(generator: Generator) -> tuple[Tensor, Tensor]:
+    scores, stride = _strided_inputs(generator, 2, T=7, stride=3)
+    return loud(scores, _right_mask(_behind(scores), stride)), stride
+
+
 STRIDED_WEIGHTS = Exercise(
     name=f"{NAME}.strided_weights",
     title="Every so many words",
@@ -61,12 +66,14 @@ STRIDED_WEIGHTS = Exercise(
     reference=_strided_weights,
     returns=("weights",),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case("one decimal", lambda g: (tenths(g, 5, 5), torch.tensor(2))),
         Case("batch and heads", lambda g: _strided_inputs(g, 2, 3, T=8, stride=3)),
         Case("stride of 1", lambda g: _strided_inputs(g, 4, T=4, stride=1)),
         Case("stride longer than the text", lambda g: _strided_inputs(g, 2, T=4, stride=6)),
         Case("float64", lambda g: _strided_inputs(g, 2, T=9, stride=4, dtype=torch.float64)),
+        Case("what is hidden scores high", _loud),
         Case("gradient", lambda g: _strided_inputs(g, 2, T=6, stride=2), gradient=True),
     ),
     mistakes=(

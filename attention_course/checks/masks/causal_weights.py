@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import loud, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.masks import shared
 from attention_course.checks.masks.shared import NAME
@@ -30,6 +30,11 @@ def _causal_in_place(scores: Tensor) -> Tensor:
     return scores.masked_fill_(shared.later(scores) > 0, -torch.inf).softmax(-1)
 
 
+def _loud(generator: Generator) -> Tensor:
+    scores = normal(generator, 2, 3, 5)
+    return loud(scores, shared.later(scores) <= 0)
+
+
 CAUSAL_WEIGHTS = Exercise(
     name=f"{NAME}.causal_weights",
     title="Nobody reads the future",
@@ -39,12 +44,14 @@ CAUSAL_WEIGHTS = Exercise(
     reference=_causal_weights,
     returns=("weights",),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case("one decimal", lambda g: (tenths(g, 3, 3),)),
         Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 5),)),
         Case("fewer queries than keys", lambda g: (normal(g, 2, 3, 6),)),
         Case("one query", lambda g: (normal(g, 1, 5),)),
         Case("scores below -1e9, float64", lambda g: (shared.far_below(g, 4, 4),)),
+        Case("the future scores high", lambda g: (_loud(g),)),
         Case("gradient", lambda g: (normal(g, 3, 4, 4),), gradient=True),
     ),
     mistakes=(

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import lifted, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.masks import shared
 from attention_course.checks.masks.shared import NAME
@@ -34,6 +34,14 @@ def _decoder(
     return attention
 
 
+def _loud(generator: Generator) -> tuple[Tensor, ...]:
+    """Each word scores 800 more than the one before it, padding more than all of them."""
+    query, key, value = (normal(generator, 2, 2, 5, 4, dtype=torch.float64) for _ in range(3))
+    real = shared.real_keys(5, 5, 3).flip(-1)
+    heights = 800.0 * (torch.arange(5) - 5) + 8000.0 * (1 - real)
+    return *lifted(query, key, heights[:, None]), value, real
+
+
 DECODER_ATTENTION = Exercise(
     name=f"{NAME}.decoder_attention",
     title="Both masks at once",
@@ -42,6 +50,7 @@ DECODER_ATTENTION = Exercise(
     minutes=15,
     reference=_decoder(),
     returns=("context", "weights"),
+    hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case(
@@ -85,6 +94,7 @@ DECODER_ATTENTION = Exercise(
                 shared.real_keys(4, 4, 2, 3).flip(-1),
             ),
         ),
+        Case("what is hidden scores high, float64", _loud),
         Case(
             "gradient",
             lambda g: (

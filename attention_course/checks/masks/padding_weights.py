@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import loud, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.masks import shared
 from attention_course.checks.masks.shared import NAME
@@ -26,6 +26,11 @@ def _padding_in_place(scores: Tensor, real: Tensor) -> Tensor:
     return scores.masked_fill_(~shared.keys(real), -torch.inf).softmax(-1)
 
 
+def _loud(generator: Generator) -> tuple[Tensor, Tensor]:
+    real = shared.real_keys(5, 4, 2)
+    return loud(normal(generator, 2, 3, 4, 5), shared.keys(real)), real
+
+
 PADDING_WEIGHTS = Exercise(
     name=f"{NAME}.padding_weights",
     title="Nobody reads the padding",
@@ -35,6 +40,7 @@ PADDING_WEIGHTS = Exercise(
     reference=_padding_weights,
     returns=("weights",),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case("one decimal", lambda g: (tenths(g, 1, 1, 3, 3), shared.real_keys(3, 2))),
         Case("as many queries as keys", lambda g: (normal(g, 3, 2, 5, 5), shared.real_keys(5, 5, 3, 1))),
@@ -48,6 +54,7 @@ PADDING_WEIGHTS = Exercise(
             "scores below -1e9, float64",
             lambda g: (shared.far_below(g, 2, 3, 4, 4), shared.real_keys(4, 2, 3)),
         ),
+        Case("padding scores high", _loud),
         Case("gradient", lambda g: (normal(g, 2, 3, 4, 6), shared.real_keys(6, 4, 6).long()), gradient=True),
     ),
     mistakes=(

@@ -1,7 +1,7 @@
 """Exercise 3: a query that may look nowhere."""
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from attention_course.checks.engine.drawing import normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
@@ -35,6 +35,11 @@ def _with_blind_rows(scores: Tensor, *visible: int) -> Tensor:
     return scores.masked_fill(~seen, -torch.inf)
 
 
+def _steps_down(generator: Generator) -> Tensor:
+    """Scores of which each row, and each batch member, lies 200 below the one before."""
+    return normal(generator, 2, 4, 4) - 200.0 * torch.arange(8).view(2, 4, 1)
+
+
 SAFE_SOFTMAX = Exercise(
     name=f"{NAME}.safe_softmax",
     title="A query that may look nowhere",
@@ -43,6 +48,7 @@ SAFE_SOFTMAX = Exercise(
     minutes=15,
     reference=shared.safe_softmax,
     returns=("weights",),
+    hidden=("weights",),
     cases=(
         Case("one decimal", lambda g: (_with_blind_rows(tenths(g, 3, 3), 2, 0, 3),)),
         Case("nobody is blind", lambda g: (normal(g, 4, 5),)),
@@ -52,6 +58,7 @@ SAFE_SOFTMAX = Exercise(
         ),
         Case("keys nobody sees", lambda g: (_with_blind_rows(normal(g, 3, 4), 2, 0, 1),)),
         Case("large scores", lambda g: (_with_blind_rows(tenths(g, 3, 4) + 1e4, 4, 0, 2),)),
+        Case("a row far below the others", lambda g: (_with_blind_rows(_steps_down(g), 4, 0, 2, 3),)),
         Case(
             "gradient",
             lambda g: (_with_blind_rows(normal(g, 4, 5), 3, 0, 5, 1),),

@@ -179,6 +179,7 @@ REMEMBER = Exercise(
     reference=_remember,
     returns=("context", "weights", "keys", "values", "valid"),
     distributions=("weights",),
+    hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case("one decimal", _by_hand),

@@ -1,9 +1,9 @@
 """Exercise 5: grouped heads."""
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import tenths
+from attention_course.checks.engine.drawing import lifted, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.multi_head import shared
 from attention_course.checks.multi_head.shared import NAME
@@ -45,6 +45,12 @@ def _grouped_scaled_by_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scores.softmax(-1) @ _shared(query, value)
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    query = shared.normal_heads(generator, 2, 4, 3, 4, dtype=torch.float64)
+    key, value = (shared.normal_heads(generator, 2, 2, 5, width, dtype=torch.float64) for width in (4, 3))
+    return *lifted(query, key, -800.0), value
+
+
 GROUPED_QUERY_ATTENTION = Exercise(
     name=f"{NAME}.grouped_query_attention",
     title="Fewer heads for keys and values",
@@ -80,6 +86,7 @@ GROUPED_QUERY_ATTENTION = Exercise(
                 shared.normal_heads(g, 2, 3, 3, 7, 5, dtype=torch.float64),
             ),
         ),
+        Case("scores far below 0, float64", _far_below),
         Case(
             "gradient",
             lambda g: (

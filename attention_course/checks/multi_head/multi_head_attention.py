@@ -91,6 +91,17 @@ def _projections(
     return (x.to(dtype), memory.to(dtype), *(weight.to(dtype) for weight in weights))
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, ...]:
+    """Every score of every head is near -800: it comes from what all tokens have in common."""
+    x, memory = (normal(generator, 2, T, 12, dtype=torch.float64) for T in (5, 7))
+    x, memory, w_query, w_key, *others = _projections(generator, x, memory, torch.float64)
+    for tokens, weight, common in ((x, w_query, 1.0), (memory, w_key, -1600.0)):
+        tokens[..., 0] = 1.0
+        weight[:, ::4] = 0.0
+        weight[0, ::4] = common
+    return x, memory, w_query, w_key, *others
+
+
 MULTI_HEAD_ATTENTION = Exercise(
     name=f"{NAME}.multi_head_attention",
     title="Multi-head attention",
@@ -116,6 +127,7 @@ MULTI_HEAD_ATTENTION = Exercise(
                 torch.float64,
             ),
         ),
+        Case("scores far below 0, float64", _far_below),
         Case("gradient", lambda g: _projections(g, normal(g, 2, 4, 15), normal(g, 2, 7, 15)), gradient=True),
     ),
     mistakes=(

@@ -71,6 +71,7 @@ ALIBI_WEIGHTS = Exercise(
         Case("as many heads as queries", lambda g: (normal(g, 2, 4, 4, 4),)),
         Case("two new queries, float64", lambda g: (normal(g, 3, 4, 2, 6, dtype=torch.float64),)),
         Case("one head", lambda g: (normal(g, 1, 3, 7),)),
+        Case("scores far below 0", lambda g: (tenths(g, 2, 4, 3, 5) - 120.0,)),
         Case("gradient", lambda g: (normal(g, 4, 3, 5),), gradient=True),
     ),
     mistakes=(

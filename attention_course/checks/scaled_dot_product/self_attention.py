@@ -41,6 +41,16 @@ def _sequence(generator: Generator, *leading: int, d_model: int, d_k: int, d_v: 
     )
 
 
+def _far_below(generator: Generator):
+    """Every score is near -800: it comes from what all tokens have in common."""
+    x, w_query, w_key, w_value = (one.double() for one in _sequence(generator, 2, 5, d_model=6, d_k=4, d_v=3))
+    x[..., 0] = 1.0
+    for weight, common in ((w_query, 1.0), (w_key, -1600.0)):
+        weight[:, 0] = 0.0
+        weight[0, 0] = common
+    return x, w_query, w_key, w_value
+
+
 SELF_ATTENTION = Exercise(
     name=f"{NAME}.self_attention",
     title="Self-attention from one sequence",
@@ -59,6 +69,7 @@ SELF_ATTENTION = Exercise(
         Case("square weights", lambda g: _sequence(g, 6, d_model=4, d_k=4, d_v=4)),
         Case("batch", lambda g: _sequence(g, 2, 7, d_model=6, d_k=4, d_v=3)),
         Case("wide head", lambda g: _sequence(g, 5, d_model=16, d_k=256, d_v=8)),
+        Case("scores far below 0, float64", _far_below),
         Case("gradient", lambda g: _sequence(g, 4, d_model=6, d_k=3, d_v=5), gradient=True),
     ),
     mistakes=(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import lifted, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.score_functions import shared
 from attention_course.checks.score_functions.shared import NAME
@@ -51,6 +51,14 @@ def _luong_inputs(
     )
 
 
+def _loud(generator: Generator) -> tuple[Tensor, ...]:
+    decoder, encoder, lengths, weight = _luong_inputs(generator, 3, 6, 4, 5, 4, 2, dtype=torch.float64)
+    weight[0] = 0.0  # or the tanh is 1 whatever the others say
+    height = 400.0 - 800.0 * shared.real(6, lengths).squeeze(1)
+    # these scores are not divided by the root of the width, which is 2
+    return *lifted(decoder, encoder, height), lengths, weight
+
+
 ATTENTIONAL = Exercise(
     name=f"{NAME}.attentional",
     title="Luong's order: all steps at once",
@@ -60,6 +68,7 @@ ATTENTIONAL = Exercise(
     reference=_luong(),
     returns=("attentional", "weights"),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case(
             "one decimal",
@@ -74,6 +83,7 @@ ATTENTIONAL = Exercise(
         # a transposed weight runs here, and shows
         Case("square weight", lambda g: _luong_inputs(g, 3, 5, 4, 8, 5, 2)),
         Case("no padding, float64", lambda g: _luong_inputs(g, 5, 5, 4, 6, 5, 5, dtype=torch.float64)),
+        Case("padding scores high, float64", _loud),
         Case("gradient", lambda g: _luong_inputs(g, 3, 5, 4, 6, 4, 5), gradient=True),
     ),
     mistakes=(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal, tenths
+from attention_course.checks.engine.drawing import loud, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.score_functions import shared
 from attention_course.checks.score_functions.shared import NAME
@@ -60,6 +60,11 @@ def _local_inputs(
     )
 
 
+def _loud(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    scores, place, lengths = _local_inputs(generator, 4, 12, 10, 12)
+    return loud(scores, _local()(scores, place, lengths) > 0), place, lengths
+
+
 LOCAL_P = Exercise(
     name=f"{NAME}.local_p",
     title="A window that says itself where it lies",
@@ -68,6 +73,7 @@ LOCAL_P = Exercise(
     minutes=15,
     reference=_local(),
     returns=("weights",),
+    hidden=("weights",),
     cases=(
         # sigmoid(0) = 1/2: the window reaches from position 1 to 7, both included
         Case(
@@ -77,6 +83,7 @@ LOCAL_P = Exercise(
         Case("batch", lambda g: _local_inputs(g, 4, 12, 7, 12, 9)),
         Case("short sentences", lambda g: _local_inputs(g, 5, 10, 1, 2, 4)),
         Case("no padding, float64", lambda g: _local_inputs(g, 6, 11, 11, 11, dtype=torch.float64)),
+        Case("high outside of the window", _loud),
         Case("gradient", lambda g: _local_inputs(g, 4, 10, 8, 10), gradient=True),
     ),
     mistakes=(

@@ -120,6 +120,16 @@ def _drawn(g: Generator, B: int, T: int, N: int, d: int, dtype: torch.dtype = to
     return normal(g, B, T, N, d, dtype=dtype), weight(g, d, d, dtype), weight(g, d, d, dtype)
 
 
+def _far_below(g: Generator) -> Inputs:
+    """Every score is near -800, twice: it comes from what all tokens have in common."""
+    x, *weights = _drawn(g, 2, 3, 4, 4, torch.float64)
+    x[..., 0] = 1.0
+    for w, common in zip(weights, (-1600.0, -400.0), strict=True):
+        w[0], w[:, 0] = 0.0, 0.0
+        w[0, 0] = common
+    return x, *weights
+
+
 def _places_first_in_memory(g: Generator) -> Inputs:
     """As a list of places has it, each with its frames."""
     _, w_time, w_space = _drawn(g, 1, 1, 1, 4)
@@ -143,6 +153,7 @@ DIVIDED = Exercise(
         Case("one frame", lambda g: _drawn(g, 2, 1, 6, 4)),
         Case("one place, float64", lambda g: _drawn(g, 2, 5, 1, 6, torch.float64)),
         Case("places before frames in memory", _places_first_in_memory),
+        Case("scores far below 0, float64", _far_below),
         Case("gradient", lambda g: _drawn(g, 2, 3, 4, 5), gradient=True),
     ),
     mistakes=(

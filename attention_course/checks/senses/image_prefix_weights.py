@@ -75,6 +75,7 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
     reference=_prefixed(),
     returns=("weights",),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case(
             "two image tokens, three words",

@@ -139,6 +139,7 @@ SPELL = Exercise(
     reference=_spelled(),
     returns=("logits", "state", "context", "weights"),
     distributions=("weights",),
+    hidden=("weights",),
     cases=(
         Case(
             "one decimal",

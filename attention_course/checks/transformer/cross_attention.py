@@ -75,6 +75,20 @@ def _sentences(
     )
 
 
+def _loud(generator: Generator) -> Inputs:
+    """The first number of a token of memory says whether it is padding, and the first head's key shows it."""
+    memory_real = shared.real(5, 3, 5)
+    x, memory, *real, w_query, w_key, w_value = _sentences(
+        generator, shared.real(4, 2, 4), memory_real, 6, 4, 3, torch.float64
+    )
+    x[..., 0] = 1.0
+    memory[..., 0] = 1.0 - 2.0 * memory_real
+    for projection, common in ((w_query, 1.0), (w_key, 1600.0)):
+        projection[:, 0] = 0.0
+        projection[0, 0] = common
+    return x, memory, *real, w_query, w_key, w_value
+
+
 CROSS_ATTENTION = Exercise(
     name=f"{NAME}.cross_attention",
     title="Where each comes from",
@@ -84,6 +98,7 @@ CROSS_ATTENTION = Exercise(
     reference=_cross(),
     returns=("context", "weights"),
     distributions=("weights",),
+    hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case(
@@ -112,6 +127,7 @@ CROSS_ATTENTION = Exercise(
             "shorter source, float64",
             lambda g: _sentences(g, shared.real(6, 3, 6), shared.real(4, 4, 3), 8, 4, 5, torch.float64),
         ),
+        Case("padding scores high, float64", _loud),
         Case(
             "gradient",
             lambda g: _sentences(g, shared.real(3, 3, 2).long(), shared.real(4, 2, 4).long(), 6, 5, 4),

@@ -201,6 +201,16 @@ def _by_hand(generator: Generator) -> Inputs:
     )  # fmt: skip
 
 
+def _far_below(generator: Generator) -> Inputs:
+    """Every score is near -800: it comes from what all tokens have in common."""
+    query, key, *others, x = _drawn(generator, 2, 5, 4, d_ff=6, dtype=torch.float64)
+    x[..., 0] = 1.0
+    for projection, common in ((query, 1.0), (key, -1600.0)):
+        projection[0] = 0.0
+        projection[0, 0] = common
+    return query, key, *others, x
+
+
 ENCODER_LAYER = Exercise(
     name=f"{NAME}.encoder_layer",
     title="A whole layer, as a module",
@@ -220,6 +230,7 @@ ENCODER_LAYER = Exercise(
             lambda g: _drawn(g, 2, 3, 4, 8, d_ff=16, dtype=torch.float64),
             arguments={"d_model": 8, "d_ff": 16},
         ),
+        Case("scores far below 0, float64", _far_below, arguments={"d_model": 4, "d_ff": 6}),
         Case(
             "gradient",
             lambda g: _drawn(g, 2, 4, 6, d_ff=9),
