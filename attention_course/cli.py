@@ -1,12 +1,16 @@
-"""The command ``attention-course``: check exercises, tell progress, hand out and grade them.
+"""The command ``attention-course``: check exercises, give hints, tell progress; hand out and grade them.
 
 Exit codes: 0 all is well, 1 something is not right, 2 the command was called wrongly.
+
+torch is loaded as late as can be: what can be said without it is said at once.
 """
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -14,18 +18,45 @@ from pathlib import Path
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one sub-command; returns the exit code."""
     options = parser().parse_args(arguments)
-    return options.run(options)
+    try:
+        code = options.run(options)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has read enough, as head does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    return code
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="attention-course", description="Exercises on attention.")
-    commands = top.add_subparsers(required=True, metavar="COMMAND")
-    _add_check(commands)
-    _add_progress(commands)
-    _add_release(commands)
-    _add_grade(commands)
-    _add_merge(commands)
-    _add_doctor(commands)
+    groups = {
+        "for learners": {
+            "check": (_add_check, "run notebooks and tell which exercises pass"),
+            "hint": (_add_hint, "show a hint of an exercise"),
+            "progress": (_add_progress, "tell how far you have come"),
+        },
+        "for instructors": {
+            "release": (_add_release, "write the notebooks learners get"),
+            "grade": (_add_grade, "grade a class's notebooks, each in a sandbox"),
+            "merge": (_add_merge, "put the parts of a class together that were graded with --shard"),
+            "doctor": (_add_doctor, "tell whether this machine can grade a class, and what to do if not"),
+        },
+    }
+    lines = []
+    for group, own in groups.items():
+        lines += [f"{group}:", *(f"  {name:10} {what}" for name, (_, what) in own.items()), ""]
+    top = argparse.ArgumentParser(
+        prog="attention-course",
+        usage="attention-course COMMAND ...",
+        description="Exercises on attention.\n\n" + "\n".join(lines)
+        + "\nattention-course COMMAND --help tells more of one.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    commands = top.add_subparsers(
+        prog="attention-course", required=True, metavar="COMMAND", help=argparse.SUPPRESS
+    )
+    for own in groups.values():
+        for name, (add, _) in own.items():
+            add(commands, name)
     return top
 
 
@@ -37,12 +68,12 @@ def _wrong_call(error: Exception) -> int:
 # check ----------------------------------------------------------------------------------------
 
 
-def _add_check(commands) -> None:
+def _add_check(commands, name: str) -> None:
     command = commands.add_parser(
-        "check",
-        help="run notebooks and tell which exercises pass",
+        name,
         description="Run each notebook in a fresh kernel on this machine, and tell which of its "
-        "exercises pass. A self-check, not a grade.",
+        "exercises pass. A self-check, not a grade. Exit code 0 when all pass, 1 when one does not, 2 when "
+        "a file could not be checked; the others are all the same.",
     )
     command.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
     command.add_argument("--json", action="store_true", help="print a list of objects, not a table")
@@ -63,50 +94,67 @@ def _seconds(text: str) -> float:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from attention_course.checks.engine import notebook as runner
+    from attention_course.checks.engine import notebook as reader
     from attention_course.checks.engine import record
 
-    try:
-        read = [(path, runner.read(path)) for path in options.notebooks]
-        known = [(path, notebook, runner.chapter_of(notebook, path)) for path, notebook in read]
-        results = []
-        for path, notebook, chapter in known:
-            unfinished = runner.execute(notebook, path.resolve().parent, options.timeout)
-            results += runner.results(str(path), notebook, chapter, unfinished)
-    except runner.NotebookError as error:
-        return _wrong_call(error)
-    verdicts = [result for result in results if result.status in ("passed", "failed")]
+    notebooks, wrong = {}, 0
+    for path in options.notebooks:
+        try:
+            notebooks[path] = reader.read(path)
+        except reader.NotebookError as error:  # told before the others run, which takes seconds
+            wrong = _wrong_call(error)
+    results = {}
+    for path, notebook in notebooks.items():
+        try:
+            results[path] = _checked(path, notebook, options.timeout)
+        except reader.NotebookError as error:
+            wrong = _wrong_call(error)
+    every = [result for own in results.values() for result in own]
+    verdicts = [result for result in every if result.status in ("passed", "failed")]
     trouble = record.write([record.now(verdict.exercise, verdict.status == "passed") for verdict in verdicts])
     if trouble:
         print(f"attention-course: {trouble}", file=sys.stderr)
-    if options.json:
-        print(json.dumps([asdict(result) for result in results], indent=1))
-    else:
-        _print_results([asdict(result) for result in results])
-    return 0 if all(result.status == "passed" for result in results) else 1
+    if results and options.json:
+        print(json.dumps([asdict(result) for result in every], indent=1))
+    elif results:
+        _print("\n\n".join([*(_told(path, own) for path, own in results.items()), _sum(every)]))
+    return wrong or int(any(result.status != "passed" for result in every))
 
 
-def _print_results(results: list[dict]) -> None:
-    columns = ("notebook", "exercise", "status", "points")
-    rows = [columns]
-    rows += [
-        (
-            result["notebook"],
-            result["exercise"],
-            result["status"],
-            f"{result['points']}/{result['max_points']}",
-        )
+def _checked(path: Path, notebook, seconds: float) -> list:
+    from attention_course.checks.engine import kernel
+    from attention_course.checks.engine import notebook as reader
+
+    with _progress_bar(len(notebook.cells), "cell", path.name) as bar:
+        exercises, unfinished = kernel.execute(notebook, path.resolve().parent, seconds, bar.update)
+    return reader.results(str(path), notebook, exercises, unfinished)
+
+
+def _told(path: Path, results: list) -> str:
+    """One notebook: a line for each exercise, then all that is said of those that do not pass."""
+    from attention_course.checks.engine.report import points
+
+    rows = [
+        (result.exercise.partition(".")[2], result.status, points(result.points, result.max_points))
         for result in results
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(entry.ljust(width) for entry, width in zip(row, widths, strict=True)) for row in rows]
-    lines.insert(1, "  ".join("-" * width for width in widths))
-    reached, of = (sum(result[key] for result in results) for key in ("points", "max_points"))
-    lines += ["", f"{reached} of {of} points. This is a self-check on your own machine, not a grade."]
+    lines = [str(path)]
+    for row in rows:
+        entries = (entry.ljust(width) for entry, width in zip(row, widths, strict=True))
+        lines.append(f"  {'  '.join(entries)}".rstrip())
     for result in results:
-        if result["status"] != "passed":
-            lines += ["", f"{result['exercise']}: {result['status']}", f"  {result['message']}"]
-    _print("\n".join(line.rstrip() for line in lines))
+        if result.status not in ("passed", "not started"):  # of those the table says all
+            said = (f"  {line}".rstrip() for line in result.report.split("\n"))
+            lines += ["", f"{result.exercise}: {result.status}", *said]
+    return "\n".join(lines)
+
+
+def _sum(results: list) -> str:
+    from attention_course.checks.engine.report import SELF_CHECK, points
+
+    reached, of = sum(result.points for result in results), sum(result.max_points for result in results)
+    return f"{points(reached, of)}. {SELF_CHECK}"
 
 
 def _print(text: str) -> None:
@@ -115,31 +163,72 @@ def _print(text: str) -> None:
     print(text.encode(encoding, "replace").decode(encoding))
 
 
+@contextmanager
+def _progress_bar(total: int, unit: str, name: str | None = None):
+    """A bar on a terminal, gone when all is done; nothing elsewhere."""
+    from tqdm import tqdm
+
+    with tqdm(total=total, unit=unit, desc=name, leave=False, file=sys.stderr, disable=None) as bar:
+        yield bar
+
+
+# hint -----------------------------------------------------------------------------------------
+
+
+def _add_hint(commands, name: str) -> None:
+    command = commands.add_parser(
+        name,
+        description="Show a hint of an exercise: the first says least. "
+        "As in: attention-course hint 03_scaled_dot_product scores 1",
+    )
+    command.add_argument("chapter", metavar="CHAPTER", help="as in 03_scaled_dot_product")
+    command.add_argument("exercise", metavar="EXERCISE", help="as in scores")
+    command.add_argument("level", metavar="LEVEL", type=int, nargs="?", default=1, help="1, unless given")
+    command.set_defaults(run=_hint)
+
+
+def _hint(options: argparse.Namespace) -> int:
+    from attention_course.checks.engine import registry, report
+
+    try:
+        registry.find_chapter(options.chapter)
+        exercise = registry.find_exercise(f"{options.chapter}.{options.exercise}")
+        text = report.hint(exercise, options.level)
+    except ValueError as error:
+        return _wrong_call(error)
+    _print(text)
+    return 0
+
+
 # progress -------------------------------------------------------------------------------------
 
 
-def _add_progress(commands) -> None:
+def _add_progress(commands, name: str) -> None:
     command = commands.add_parser(
-        "progress",
-        help="tell which exercises have passed so far, over all chapters",
+        name,
         description="Tell which exercises have ever passed a check on this machine, in a notebook or by "
-        "attention-course check, the points, and what is next. A self-check, not a grade.",
+        "attention-course check, the points, and what is next: a line for each chapter, or, of the chapter "
+        "that is named, one for each exercise. A self-check, not a grade.",
     )
-    command.add_argument("--json", action="store_true", help="print a list of objects, not a table")
+    command.add_argument("chapter", metavar="CHAPTER", nargs="?", help="as in 03_scaled_dot_product")
+    command.add_argument("--json", action="store_true", help="print a list of exercises, not a table")
     command.set_defaults(run=_progress)
 
 
 def _progress(options: argparse.Namespace) -> int:
-    from attention_course.checks import chapters
-    from attention_course.checks.engine import record, report
+    from attention_course.checks.engine import record, registry, report
 
-    every = chapters()
+    try:
+        some = (registry.find_chapter(options.chapter),) if options.chapter else registry.chapters()
+    except ValueError as error:
+        return _wrong_call(error)
     entries, trouble = record.read()
-    standings = record.standings(every, entries)
+    standings = record.standings(some, entries)
     if options.json:
         print(json.dumps(report.progress_values(standings), indent=1))
     else:
-        _print(report.plain_progress(every, standings, [record.place()]))
+        table = report.plain_progress if options.chapter else report.short_progress
+        _print(table(some, standings, [record.place()]))
     if trouble:
         print(f"attention-course: {trouble}", file=sys.stderr)
     return 1 if trouble else 0
@@ -148,10 +237,9 @@ def _progress(options: argparse.Namespace) -> int:
 # release --------------------------------------------------------------------------------------
 
 
-def _add_release(commands) -> None:
+def _add_release(commands, name: str) -> None:
     command = commands.add_parser(
-        "release",
-        help="write the notebooks learners get",
+        name,
         description="Write exercises/release from exercises/source: no solutions, no outputs.",
     )
     command.add_argument("--check", action="store_true", help="write nothing; tell what does not agree")
@@ -178,10 +266,9 @@ def _release(options: argparse.Namespace) -> int:
 # grade ----------------------------------------------------------------------------------------
 
 
-def _add_grade(commands) -> None:
+def _add_grade(commands, name: str) -> None:
     command = commands.add_parser(
-        "grade",
-        help="grade a class's notebooks, each in a sandbox",
+        name,
         description="Grade every notebook of SUBMISSIONS on inputs drawn from the seed, each in a sandbox of "
         "its own. The official solution is graded first: unless it gets all points without a flag, nobody's "
         "is. What is already in DIR stays: called again, it goes on where it was. Exit code 0 when "
@@ -263,11 +350,11 @@ def _grade(options: argparse.Namespace) -> int:
                 for submission in source.submissions
                 if run.in_shard(submission.student, options.shard)
             ]
-            with _progress_bar(len(mine)) as progress:
+            with _progress_bar(len(mine), "notebook") as bar:
                 records = run.grade_class(
                     source, assignment, options.exercises, options.seed, options.out,
                     jobs=options.jobs, shard=options.shard, scheduler=options.scheduler,
-                    unsafe=options.unsafe, hidden=[options.submissions], progress=progress,
+                    unsafe=options.unsafe, hidden=[options.submissions], progress=lambda record: bar.update(),
                 )  # fmt: skip
             alike = run.alike(source, assignment)
         if not records:  # a class may be smaller than the number of its parts
@@ -298,26 +385,12 @@ def _titles(chapter) -> dict[str, str]:
     return {exercise.name: exercise.title for exercise in chapter.exercises}
 
 
-def _progress_bar(total: int):
-    from contextlib import contextmanager
-
-    from tqdm import tqdm
-
-    @contextmanager
-    def shown():
-        with tqdm(total=total, unit="notebook", file=sys.stderr, disable=None) as bar:
-            yield lambda record: bar.update()
-
-    return shown()
-
-
 # merge ----------------------------------------------------------------------------------------
 
 
-def _add_merge(commands) -> None:
+def _add_merge(commands, name: str) -> None:
     command = commands.add_parser(
-        "merge",
-        help="put the parts of a class together that were graded with --shard",
+        name,
         description="Write into DIR the results of every part, and the gradebooks and feedback over all.",
     )
     command.add_argument("parts", nargs="+", type=Path, metavar="PART", help="what --out was for a part")
@@ -351,10 +424,9 @@ def _merge(options: argparse.Namespace) -> int:
 # doctor ---------------------------------------------------------------------------------------
 
 
-def _add_doctor(commands) -> None:
+def _add_doctor(commands, name: str) -> None:
     command = commands.add_parser(
-        "doctor",
-        help="tell whether this machine can grade a class, and what to do if not",
+        name,
         description="Look at what grading needs, try the sandbox, and name a cure for what does not work.",
     )
     command.set_defaults(run=_doctor)

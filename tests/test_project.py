@@ -296,7 +296,7 @@ MAY_IMPORT = {
 #: what may be loaded where a stranger's code runs: nothing that holds an answer
 WITH_A_STRANGER = {
     *(f"grading.{name}" for name in ("zygote", "child", "wire", "sandbox", "seccomp")),
-    *(f"checks.engine.{name}" for name in ("observe", "exercise", "surroundings", "watch")),
+    *(f"checks.engine.{name}" for name in ("observe", "exercise", "surroundings", "watch", "words")),
     # how an answer is used
     *(f"checks.engine.{name}" for name in ("asks", "use", "module", "training", "effort")),
 }

@@ -17,7 +17,8 @@ from time import monotonic
 from torch import Tensor
 
 from attention_course.checks.engine.asks import Inputs, Step
-from attention_course.checks.engine.observe import SLACK, Outcome, Raised, is_plain, printable
+from attention_course.checks.engine.observe import SLACK, Outcome, Raised, is_plain
+from attention_course.checks.engine.words import printable
 from attention_course.grading import sandbox, wire
 from attention_course.grading.sandbox import Limits, SandboxError
 

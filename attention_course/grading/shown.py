@@ -132,13 +132,21 @@ def _bound_in(module: str) -> set[str]:
     path = _path(module)
     if not path:
         return set()
-    statements = ast.parse(path.read_text(encoding="utf-8")).body
+    statements = _statements(path.read_text(encoding="utf-8"))
     return {name for statement in statements for name in _binds(statement)}
+
+
+def _statements(content: str) -> Iterator[ast.stmt]:
+    """The module's statements. What is imported for type checkers alone, the module loads when it is asked
+    for; whoever is shown a part of it gets a plain import."""
+    for statement in ast.parse(content).body:
+        lazy = isinstance(statement, ast.If) and ast.unparse(statement.test) == "TYPE_CHECKING"
+        yield from statement.body if lazy else (statement,)
 
 
 def _kept(content: str, names: set[str | None], asked_for: Collection[str]) -> list[ast.stmt]:
     """The module's statements that define ``names``, and those on which these stand; without answers."""
-    body = [statement for statement in ast.parse(content).body if "__all__" not in _binds(statement)]
+    body = [statement for statement in _statements(content) if "__all__" not in _binds(statement)]
     kept = _closure(body, names)
     if not _defines(kept, asked_for):
         return kept

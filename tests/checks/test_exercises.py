@@ -1,7 +1,6 @@
 """The graded notebooks in the tree: they agree with the package, starters fail, solutions pass."""
 
 import ast
-import json
 import re
 from inspect import signature
 from itertools import pairwise
@@ -11,7 +10,8 @@ import nbformat
 import pytest
 
 from attention_course import checks
-from attention_course.checks.engine import notebook as runner
+from attention_course.checks.engine import kernel
+from attention_course.checks.engine import notebook as reader
 from attention_course.checks.engine.asks import Module
 from attention_course.grading.release import stale
 
@@ -35,12 +35,12 @@ def marks(cell):
 
 def run(path, folder):
     """Run every cell of a notebook; it runs in ``folder``, not where it stands."""
-    notebook = runner.read(path)
-    chapter = runner.chapter_of(notebook, path)
-    unfinished = runner.execute(notebook, folder, 120.0)
-    cells = [cell for cell in notebook.cells if cell.cell_type == "code" and cell.source.strip()]
-    assert unfinished == {} and all(cell.execution_count for cell in cells)
-    return notebook, {one.exercise: one for one in runner.results(str(path), notebook, chapter, unfinished)}
+    notebook = reader.read(path)
+    exercises, unfinished = kernel.execute(notebook, folder, 120.0)
+    cells = [cell for cell in notebook.cells if cell.kind == "code" and cell.source.strip()]
+    assert unfinished == {} and all(cell.ran for cell in cells)
+    judged = reader.results(str(path), notebook, exercises, unfinished)
+    return notebook, {one.exercise: one for one in judged}
 
 
 def named(code, function):
@@ -147,25 +147,15 @@ class TestNotebook:
         notebook, results = run(source, tmp_path)
         assert {one.status for one in results.values()} == {"passed"}
         assert sum(one.points for one in results.values()) == chapter_of(source).points
-        errors = [
-            out for cell in notebook.cells for out in cell.get("outputs", []) if out.output_type == "error"
-        ]
-        assert errors == []
-        printed = json.dumps(notebook.cells[-1].outputs)
+        assert [cell.raised for cell in notebook.cells if cell.raised] == []
+        printed = notebook.cells[-1].shown[-1]["text/plain"]
         assert f"{chapter_of(source).points} of {chapter_of(source).points} points" in printed
 
     def test_every_starter_fails_each_check(self, source, tmp_path):
         notebook, results = run(release_of(source), tmp_path)
         assert list(results) == [one.name for one in chapter_of(source).exercises]
         for one in results.values():
-            assert (one.status, one.points) == ("failed", 0)
+            assert (one.status, one.points) == ("not started", 0)
             assert one.message.startswith("Nothing is written here yet")
-        errors = [
-            out
-            for cell in notebook.cells
-            if "check(" in cell.get("source", "")
-            for out in cell.get("outputs", [])
-            if out.output_type == "error"
-        ]
-        assert len(errors) == len(results)
-        assert all(len(out.traceback) == 1 and "\n" not in out.traceback[0] for out in errors)
+        raised = [cell.raised for cell in notebook.cells if cell.raised and "check(" in cell.source]
+        assert raised == [("CheckFailed", f"{name}: not started") for name in results]

@@ -19,6 +19,7 @@ from torch import Tensor
 from attention_course.checks.engine.asks import Inputs
 from attention_course.checks.engine.surroundings import undisturbed
 from attention_course.checks.engine.watch import Watch
+from attention_course.checks.engine.words import printable
 
 #: how much longer than its processor seconds anything may take on the clock, for a machine may be busy
 SLACK = 5.0
@@ -139,16 +140,24 @@ _ENGINE = str(Path(__file__).resolve().parent)
 
 
 def describe(error: BaseException) -> Raised:
-    """The exception's type and words, and the deepest line that is the learner's own."""
-    own = ""
+    """The exception's type and words, and the deepest line that is the learner's own.
+
+    An answer that calls a function of which only the starter is there has words for it: it is not the
+    answer that is not written.
+    """
+    own, inside = "", []
     trace = error.__traceback__
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not _is_library(file):
+            inside.append(trace.tb_frame.f_code.co_name)
             text = linecache.getline(file, trace.tb_lineno).strip()
             own = f"line {trace.tb_lineno}: {text}" if text else f"line {trace.tb_lineno}"
         trace = trace.tb_next
-    return Raised(type(error).__name__, printable(error), printable(own))
+    words = printable(error)
+    if type(error) is NotImplementedError and not words and len(inside) > 1:
+        words = f"{inside[-1]} is not written yet"
+    return Raised(type(error).__name__, words, printable(own))
 
 
 def _is_library(file: str) -> bool:
@@ -156,14 +165,3 @@ def _is_library(file: str) -> bool:
         return True
     path = str(Path(file).resolve())
     return path.startswith((*_LIBRARIES, _ENGINE)) or "site-packages" in path or "dist-packages" in path
-
-
-def printable(value: Any, limit: int = 300) -> str:
-    """``str(value)`` on one line, without control characters, cut to ``limit``; never raises."""
-    try:
-        text = str(value)
-    except Exception:
-        return "(its text could not be read)"
-    text = " ".join(text[: 4 * limit].split())
-    text = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from attention_course.checks.engine.exercise import Chapter, Exercise
+if TYPE_CHECKING:  # with it comes torch, which takes a second
+    from attention_course.checks.engine.exercise import Chapter, Exercise
 
 #: names the file, instead of the usual place; the null device means that nothing is recorded
 VARIABLE = "ATTENTION_COURSE_PROGRESS"
@@ -170,7 +172,7 @@ class Standing:
     fails; what was learned is not unlearned by it. ``latest`` tells what the code did last.
     """
 
-    exercise: Exercise
+    exercise: "Exercise"
     passed: Entry | None
     latest: Entry | None
 
@@ -184,7 +186,7 @@ class Standing:
         return "passed" if self.passed else "failed" if self.latest else "missing"
 
 
-def standings(chapters: Sequence[Chapter], entries: Sequence[Entry]) -> tuple[Standing, ...]:
+def standings(chapters: "Sequence[Chapter]", entries: Sequence[Entry]) -> tuple[Standing, ...]:
     """How far every exercise of ``chapters`` has come, in their order; other entries do not count."""
     checked: dict[str, list[Entry]] = {}
     for entry in sorted(entries, key=lambda entry: entry.time):
@@ -197,7 +199,7 @@ def standings(chapters: Sequence[Chapter], entries: Sequence[Entry]) -> tuple[St
     return tuple(found)
 
 
-def following(standings: Sequence[Standing]) -> Exercise | None:
+def following(standings: Sequence[Standing]) -> "Exercise | None":
     """The exercise to go on with: the first not passed, from the chapter checked last onwards.
 
     After the last chapter come those left open in earlier ones. ``None`` when all have passed.

@@ -2,8 +2,10 @@
 
 from difflib import get_close_matches
 from importlib import import_module
+from typing import TYPE_CHECKING
 
-from attention_course.checks.engine.exercise import Chapter, Exercise
+if TYPE_CHECKING:  # with it comes torch, which takes a second
+    from attention_course.checks.engine.exercise import Chapter, Exercise
 
 #: chapter -> the module of this package that holds its exercises
 MODULES = {
@@ -33,7 +35,7 @@ def _nearest(name: str, known: list[str]) -> str:
     return f"did you mean {close[0]!r}?" if close else f"there are: {', '.join(known)}"
 
 
-def find_chapter(name: str) -> Chapter:
+def find_chapter(name: str) -> "Chapter":
     """The chapter called ``name``, as in ``"03_scaled_dot_product"``; ValueError for any other."""
     if name not in MODULES:
         raise ValueError(f"no chapter with exercises is called {name!r}; "
@@ -41,14 +43,22 @@ def find_chapter(name: str) -> Chapter:
     return import_module(f"attention_course.checks.{MODULES[name]}").CHAPTER
 
 
-def chapters() -> tuple[Chapter, ...]:
+def chapters() -> "tuple[Chapter, ...]":
     """Every chapter that has exercises."""
     return tuple(find_chapter(name) for name in MODULES)
 
 
-def find_exercise(name: str) -> Exercise:
+def find_exercise(name: str) -> "Exercise":
     """The exercise called ``name``, as in ``"03_scaled_dot_product.scores"``; else ValueError."""
-    known = {exercise.name: exercise for chapter in chapters() for exercise in chapter.exercises}
-    if name not in known:
-        raise ValueError(f"no exercise is called {name!r}; {_nearest(str(name), list(known))}")
-    return known[name]
+    own = name.partition(".")[0] if isinstance(name, str) else ""
+    if own in MODULES:  # the other chapters need not be loaded
+        found = {exercise.name: exercise for exercise in find_chapter(own).exercises}.get(name)
+        if found:
+            return found
+    known = [exercise.name for chapter in chapters() for exercise in chapter.exercises]
+    raise ValueError(f"no exercise is called {name!r}; {_nearest(str(name), known)}")
+
+
+def listed(chapter: str) -> list[tuple[str, int]]:
+    """The name and the points of each exercise of ``chapter``, for a process that has no torch."""
+    return [(exercise.name, exercise.points) for exercise in find_chapter(chapter).exercises]

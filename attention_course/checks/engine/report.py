@@ -1,13 +1,20 @@
 """A verdict in words: plain text, HTML, and the values a program reads."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
-from attention_course.checks.engine.exercise import Chapter, Exercise
 from attention_course.checks.engine.record import Standing, following
-from attention_course.checks.engine.verdict import Finding, Table, Verdict
+
+if TYPE_CHECKING:  # with them comes torch, which takes a second
+    from attention_course.checks.engine.exercise import Chapter, Exercise
+    from attention_course.checks.engine.verdict import Finding, Table, Verdict
 
 MIMETYPE = "application/vnd.attention-course.check+json"
+#: what a check can say of an exercise
+STATUSES = ("passed", "failed", "not started")
 SELF_CHECK = "This is a self-check on your own machine, not a grade."
 STAYS = "Once passed, an exercise stays passed."
 
@@ -17,7 +24,7 @@ def points(reached: int, of: int) -> str:
 
 
 def title(verdict: Verdict) -> str:
-    word = "Passed" if verdict.passed else "Not yet"
+    word = {"passed": "Passed", "failed": "Not yet", "not started": "Not started"}[verdict.status]
     return f"{word}: {verdict.exercise.name} ({points(verdict.points, verdict.exercise.points)})"
 
 
@@ -43,23 +50,25 @@ def summary(verdict: Verdict) -> str:
 
 
 def brief(verdict: Verdict) -> str:
-    """What is left of the card in an exception: it stands right below it."""
-    first = verdict.findings[0].text.partition("\n")[0]
-    looks = f" Usual mistake: {verdict.mistake.name}." if verdict.mistake else ""
-    return f"{verdict.exercise.name}: not yet. {first}{looks}"
+    """What an exception says: it stands right below the card, and repeats nothing of it."""
+    if not verdict.started:
+        return f"{verdict.exercise.name}: not started"
+    return f"{verdict.exercise.name}: not yet; what differs stands above"
 
 
 def payload(verdict: Verdict) -> dict:
     """What ``attention-course check`` reads from the cell's output."""
+    chapter, _, own = verdict.exercise.name.partition(".")
     return {
         "version": 1,
         "exercise": verdict.exercise.name,
-        "status": "passed" if verdict.passed else "failed",
+        "status": verdict.status,
         "points": verdict.points,
         "max_points": verdict.exercise.points,
         "stage": None if verdict.passed else verdict.findings[0].stage,
         "mistake": verdict.mistake.name if verdict.mistake else None,
         "message": summary(verdict),
+        "report": "\n".join(_body(verdict, f"attention-course hint {chapter} {own} 1")),
     }
 
 
@@ -74,32 +83,34 @@ def _plain_table(table: Table) -> list[str]:
     first = max(len(label) for label, _ in lines)
     width = max(len(entry) for _, entries in lines for entry in entries)
     return [
-        "    " + "  ".join([label.ljust(first), *(entry.rjust(width) for entry in entries)])
+        "  " + "  ".join([label.ljust(first), *(entry.rjust(width) for entry in entries)])
         for label, entries in lines
     ]
 
 
 def plain(verdict: Verdict, so_far: str) -> str:
     """For a terminal, or a frontend that knows no HTML."""
-    exercise = verdict.exercise
-    lines = [title(verdict)]
+    body = _body(verdict, f'hint("{verdict.exercise.name}", 1)')
+    lines = [title(verdict), *(f"  {line}".rstrip() for line in body), f"  {SELF_CHECK} {so_far}"]
+    return "\n".join(lines)
+
+
+def _body(verdict: Verdict, asking: str) -> list[str]:
+    """What came out, line by line; ``asking`` is how one asks for the first hint."""
     if verdict.passed:
-        lines.append(f"  {summary(verdict)}")
-    else:
-        first = verdict.findings[0]
-        if first.case:
-            lines.append(f"  {_setting(exercise, first)}")
-        lines += [f"  {line}" for line in first.text.split("\n")]
+        return [summary(verdict)]
+    first = verdict.findings[0]
+    lines = first.text.split("\n")
+    if verdict.started:
+        lines = [_setting(verdict.exercise, first), *lines] if first.case else lines
         if first.table:
             lines += ["", *_plain_table(first.table), ""]
-        lines += [f"  Also: {sentence}" for sentence in others(verdict)]
+        lines += [f"Also: {sentence}" for sentence in others(verdict)]
         if verdict.mistake:
-            lines.append(f"  Usual mistake: {verdict.mistake.name}. {verdict.mistake.message}")
-        if exercise.hints:
-            lines.append(f'  Stuck? hint("{exercise.name}", 1) '
-                         f"is the first of {len(exercise.hints)} hints.")  # fmt: skip
-    lines.append(f"  {SELF_CHECK} {so_far}")
-    return "\n".join(lines)
+            lines.append(f"Usual mistake: {verdict.mistake.name}. {verdict.mistake.message}")
+    if verdict.exercise.hints:
+        lines.append(f"Stuck? {asking} is the first of {len(verdict.exercise.hints)} hints.")
+    return lines
 
 
 def _html_table(table: Table) -> str:
@@ -127,7 +138,7 @@ def html(verdict: Verdict, so_far: str) -> str:
         parts.append(_paragraph(summary(verdict)))
     else:
         first = verdict.findings[0]
-        if first.case:
+        if first.case and verdict.started:
             parts.append(_paragraph(_setting(exercise, first)))
         text, _, line = first.text.partition("\n")
         parts.append(_paragraph(text))
@@ -147,6 +158,13 @@ def html(verdict: Verdict, so_far: str) -> str:
     # no colour of its own: it takes the page's inks, light or dark
     style = "border-left: 0.3em solid currentColor; padding-left: 0.8em"
     return f'<div class="attention-course-check" style="{style}">{"".join(parts)}</div>'
+
+
+def hint(exercise: Exercise, level: int) -> str:
+    """One hint, and which of how many it is; ValueError for a level there is not."""
+    if not isinstance(level, int) or not 1 <= level <= len(exercise.hints):
+        raise ValueError(f"level is {level!r}; {exercise.name} has hints 1 to {len(exercise.hints)}")
+    return f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}"
 
 
 # Points so far --------------------------------------------------------------------------------
@@ -216,6 +234,20 @@ def plain_progress(chapters: Sequence[Chapter], standings: Sequence[Standing], n
             lines.append(f"  {'  '.join(entries).rstrip()}")
         lines.append("")
     return "\n".join([*lines, *_closing(standings), f"{STAYS} {SELF_CHECK}", *notes])
+
+
+def short_progress(chapters: Sequence[Chapter], standings: Sequence[Standing], notes: Sequence[str]) -> str:
+    """The same in one line for each chapter."""
+    rows = []
+    for chapter in chapters:
+        own = [standing for standing in standings if standing.exercise.chapter == chapter.name]
+        passed = sum(standing.status == "passed" for standing in own)
+        reached = points(sum(standing.points for standing in own), chapter.points)
+        rows.append((chapter.name, f"{passed} of {len(own)} exercises", reached))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(entry.ljust(width) for entry, width in zip(row, widths, strict=True)) for row in rows]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([*lines, "", *_closing(standings), f"{STAYS} {SELF_CHECK}", *notes])
 
 
 def html_progress(chapters: Sequence[Chapter], standings: Sequence[Standing], notes: Sequence[str]) -> str:

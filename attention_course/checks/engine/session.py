@@ -21,6 +21,9 @@ class CheckFailed(AssertionError):
 def check(name: str, function: Any) -> None:
     """Try ``function`` on the cases of the exercise ``name`` and show what came out.
 
+    In a notebook, cells that wait are run all the same when a check, or any other cell, ends with an error:
+    "Run all" goes on past an unfinished exercise.
+
     Args:
         name: chapter and exercise, as in ``"03_scaled_dot_product.scores"``.
         function: the learner's function itself, not called; or the class, where a module is asked for.
@@ -30,8 +33,10 @@ def check(name: str, function: Any) -> None:
         ValueError: there is no such exercise.
     """
     verdict = judge_function(registry.find_exercise(name), function)
-    _LATEST[name] = record.now(name, verdict.passed)
-    trouble = record.write([_LATEST[name]])
+    trouble = ""
+    if verdict.started:  # an untouched starter tells nothing of its learner
+        _LATEST[name] = record.now(name, verdict.passed)
+        trouble = record.write([_LATEST[name]])
     passed = [exercise for exercise, entry in _LATEST.items() if entry.passed]
     so_far = report.so_far(registry.find_chapter(verdict.exercise.chapter), passed)
     so_far = f"{so_far} {trouble}" if trouble else so_far
@@ -50,10 +55,7 @@ def hint(name: str, level: int = 1) -> None:
     Raises:
         ValueError: there is no such exercise, or no such level.
     """
-    exercise = registry.find_exercise(name)
-    if not isinstance(level, int) or not 1 <= level <= len(exercise.hints):
-        raise ValueError(f"level is {level!r}; {name} has hints 1 to {len(exercise.hints)}")
-    print(f"Hint {level} of {len(exercise.hints)}: {exercise.hints[level - 1]}")
+    print(report.hint(registry.find_exercise(name), level))
 
 
 def inputs(name: str, case: str) -> tuple:
@@ -108,3 +110,22 @@ def _shell():
     """The running IPython, or None in plain Python; IPython is not imported to find out."""
     ipython = sys.modules.get("IPython")
     return ipython.get_ipython() if ipython else None
+
+
+# "Run all" ------------------------------------------------------------------------------------
+
+
+def _go_on(result: Any) -> None:
+    """After each cell of a notebook with checks: its error is shown, but clears no cell that waits.
+
+    A kernel drops what waits when a reply says "error". The output stays what it was, so whoever reads it,
+    nbgrader among them, still finds the error. An interrupt stops everything, as ever.
+    """
+    if isinstance(result.error_in_exec, Exception):
+        result.error_in_exec = None
+    if isinstance(result.error_before_exec, Exception):
+        result.error_before_exec = None
+
+
+if hasattr(_shell(), "kernel"):
+    _shell().events.register("post_run_cell", _go_on)
