@@ -31,6 +31,7 @@ EQUIVALENT = (
      "it counts in rows of equal numbers alone, which the exercise of the norm asks for"),
     ("07_transformer.pre_norm_block", "term left out", "variance + EPSILON",
      "it counts in rows of equal numbers alone, which the exercise of the norm asks for"),
+    ("07_transformer.writer", "off by one", "-2 -> -3", "a size that is not used"),
     ("08_kernels.attend_block", "detached", "scores.amax(-1, keepdim=True)", _GRADIENT_CANCELS),
     ("09_decoding.nucleus", "comparison", "before < p", "sums that meet p exactly are ties of rounding"),
     ("09_decoding.nucleus", "detached", "logits.softmax(-1)", _CHOICE),

@@ -216,8 +216,8 @@ _RELATIONS = (
             "exponentials out of range",
             torch.exp,
             "All is right but where scores are far above or far below 0: there exponentials are infinite, or "
-            "all of them 0, and their quotient is NaN. Only differences of scores count: subtract the largest "
-            "first, each row its own.",
+            "all of them 0, and their quotient is NaN. Only differences of scores count: subtract the "
+            "largest first, each row its own.",
         ),
         _nan_where_scores_are_large,
     ),

@@ -122,6 +122,19 @@ def _by_hand(generator: Generator) -> Inputs:
     )  # fmt: skip
 
 
+def _loud(generator: Generator) -> Inputs:
+    """Each token scores thousands more than the one before it: the norm's first number is 1 everywhere, its
+    second rises with the place."""
+    inputs = _drawn(generator, 2, 4, _MIDDLE, torch.float64)
+    _, place, gain, shift, query, key, *_ = inputs
+    place[:4, 1] = torch.tensor([-40.0, -4.0, 4.0, 40.0], dtype=torch.float64)
+    gain[:2], shift[:2] = torch.tensor([0.0, 1.0]), torch.tensor([1.0, 0.0])
+    query[0], key[0] = 0.0, 0.0
+    query[0, 0] = 1.0
+    key[0, :2] = torch.tensor([-3e4, 1e4])
+    return inputs
+
+
 _SMALL = {"vocabulary": 5, "length": 4, "d_model": 2}
 _MIDDLE = {"vocabulary": 9, "length": 12, "d_model": 8}
 _OTHER = {"vocabulary": 7, "length": 6, "d_model": 6}
@@ -144,6 +157,7 @@ WRITER = Exercise(
             lambda g: _drawn(g, 2, 6, _OTHER, torch.float64),
             arguments=_OTHER,
         ),
+        Case("the future scores high, float64", _loud, arguments=_MIDDLE),
         Case("one token", lambda g: _drawn(g, 4, 1, _OTHER), arguments=_OTHER),
         Case("gradient", lambda g: _drawn(g, 2, 4, _OTHER), gradient=True, arguments=_OTHER),
     ),
