@@ -83,6 +83,35 @@ def writer(
     return write(tokens)
 
 
+def encoder(*tensors, num_heads):
+    """Two layers, twelve tensors each, in the order of torch's own; then the tokens and which are real."""
+    *weights, x, real = tensors
+
+    def layer(x, real, w, b, w_o, b_o, w_1, b_1, w_2, b_2, gain_1, shift_1, gain_2, shift_2):
+        d_model = x.shape[1]
+        seen = np.array([[word == 1 for word in real] for _ in x])
+        contexts = []
+        for head in range(num_heads):
+            width = d_model // num_heads
+            query, key, value = (
+                np.array([w[rows] @ token + b[rows] for token in x])
+                for rows in (
+                    slice(k * d_model + head * width, k * d_model + (head + 1) * width) for k in range(3)
+                )
+            )
+            contexts.append(oracles.attend(pairwise(oracles.scaled_dot, query, key), value, seen)[0])
+        y = layer_norm(x + np.concatenate(contexts, axis=1) @ w_o.T + b_o, gain_1, shift_1)
+        return layer_norm(y + feed_forward(y, w_1.T, b_1, w_2.T, b_2), gain_2, shift_2)
+
+    @each(2, 1)
+    def stack(x, real):
+        for part in (weights[:12], weights[12:]):
+            x = layer(x, real, *part)
+        return x
+
+    return stack(x, real)
+
+
 def train(tokens, seed, questions, answers):
     """The answers, from counting: which word stands most often where another stood in the first half?
 

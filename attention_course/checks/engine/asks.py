@@ -123,6 +123,16 @@ class Module:
 
 
 @dataclass(frozen=True)
+class Loaded(Module):
+    """A class of modules with names of its own, and a method ``load_torch(state)`` that takes a state dict
+    with the names in ``state``. No gradient reaches the state: name it in the exercise's ``settings``.
+    """
+
+    def use(self, case: "Case") -> dict[str, Any]:
+        return {"as": "loaded", "state": list(self.state), "arguments": dict(case.arguments)}
+
+
+@dataclass(frozen=True)
 class Training:
     """A function that trains. A case draws what it is given, then questions, then their right answers.
 

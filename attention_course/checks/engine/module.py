@@ -56,6 +56,31 @@ def called(
     return first
 
 
+def loaded(answer: Any, names: Sequence[str], arguments: Mapping[str, Any], *tensors: Tensor) -> Any:
+    """What ``answer(**arguments)`` returns when the first of the ``tensors``, called ``names``, have gone
+    through its ``load_torch``, and the others are given to ``forward``.
+
+    Before they are loaded all its parameters are NaN, so that one that is left as it was shows.
+
+    Raises:
+        Unfit: ``answer`` is no class of modules, is built otherwise, has no such method, leaves out some.
+    """
+    module = _built(answer, arguments)
+    if not callable(getattr(module, "load_torch", None)):
+        raise Unfit(f"{type(module).__name__} has no method load_torch(self, state).")
+    state, inputs = dict(zip(names, tensors[: len(names)], strict=True)), tensors[len(names) :]
+    module.to(tensors[0].dtype)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.fill_(torch.nan)
+    module.load_torch(state)
+    result = module.eval()(*inputs)
+    left = [name for name, parameter in module.named_parameters() if bool(parameter.isnan().any())]
+    if left and is_plain(result) and bool(result.isnan().any()):
+        raise Unfit(f"load_torch leaves {_listed(left)} as they were built, and forward reads them.")
+    return result
+
+
 _KEEPS = (
     "It keeps something from one call to the next: look for what forward assigns to self or changes in it."
 )

@@ -25,6 +25,8 @@ def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callab
             return answer
         case "module":
             return partial(module.called, answer, use["state"], use["arguments"], use["training"])
+        case "loaded":
+            return partial(module.loaded, answer, use["state"], use["arguments"])
         case "training":
             return partial(training.trained, answer, kept)
         case "trained":
@@ -42,7 +44,7 @@ def _detached(function: Callable[..., Any], places: Sequence[int]) -> Callable[.
 def presented(use: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple:
     """A case's tensors as a learner sees them: a module's state is a dict, a seed is a number."""
     match use["as"]:
-        case "module":
+        case "module" | "loaded":
             number = len(use["state"])
             return dict(zip(use["state"], tensors[:number], strict=True)), *tensors[number:]
         case "training":

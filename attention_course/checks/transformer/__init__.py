@@ -1,4 +1,4 @@
-"""Chapter 7: the parts of a layer and a loss, a whole layer, a training run, a fault to mend.
+"""Chapter 7: the parts of a layer and a loss, a layer, a training run, a fault to mend, weights to load.
 
 Inputs are drawn so that the usual mistakes show. Sentences, tokens and columns differ in number, and
 agree in a case of their own where a wrong axis would otherwise raise; gains are not 1 and shifts and
@@ -7,6 +7,7 @@ biases not 0; one token has no variance at all.
 
 from attention_course.checks.engine.exercise import Chapter
 from attention_course.checks.transformer.cross_attention import CROSS_ATTENTION
+from attention_course.checks.transformer.encoder import ENCODER
 from attention_course.checks.transformer.encoder_layer import ENCODER_LAYER
 from attention_course.checks.transformer.feed_forward import FEED_FORWARD
 from attention_course.checks.transformer.layer_norm import LAYER_NORM
@@ -28,5 +29,6 @@ CHAPTER = Chapter(
         ENCODER_LAYER,
         TRAIN,
         WRITER,
+        ENCODER,
     ),
 )
