@@ -28,9 +28,10 @@ from equivalents import EQUIVALENT
 from torch import Tensor
 
 from attention_course import checks
-from attention_course.checks.engine.asks import Function, Module
+from attention_course.checks.engine.asks import Function, Module, Step
 from attention_course.checks.engine.exercise import Exercise
-from attention_course.checks.engine.judge import _mistaken, judge_function, local
+from attention_course.checks.engine.judge import judge, local
+from attention_course.checks.engine.observe import Outcome
 from attention_course.checks.engine.verdict import Verdict
 
 PACKAGE, ENGINE = "attention_course.checks.", "attention_course.checks.engine."
@@ -505,19 +506,16 @@ def _living(mutant: Mutant) -> Iterator[None]:
         del mutant.function.__globals__["__mutate__"]
 
 
-def prepare(exercise: Exercise) -> None:
-    """Let the judge compute what is right, and all usual mistakes, before a mutant lives in their helpers."""
-    judge_function(exercise, exercise.reference)
-    for mistake in exercise.mistakes:
-        for index in range(len(exercise.cases)):
-            _mistaken(exercise, 0, mistake, index)
-
-
 def judged(mutant: Mutant) -> Verdict | None:
     """The verdict of the exercise's own check; None where the change never changed a value."""
     _applied.clear()
-    with _living(mutant):
-        verdict = judge_function(mutant.exercise, mutant.exercise.reference)
+    here = local(mutant.exercise.reference, mutant.exercise)
+
+    def run(step: Step, cotangents: tuple[Tensor, ...] | None) -> Outcome:
+        with _living(mutant):  # what is right is computed outside
+            return here(step, cotangents)
+
+    verdict = judge(mutant.exercise, run)
     waits = any(mutant.after.startswith(f"__mutate__('{operator}'") for operator in _CHANGES)
     waits = waits or "__mutate__(" in mutant.after.replace(mutant.before, "")
     return None if waits and not _applied else verdict
@@ -532,10 +530,10 @@ def is_named(mutant: Mutant, verdict: Verdict) -> bool:
 
 
 def is_plausible(mutant: Mutant, verdict: Verdict) -> bool:
-    """Whether a learner would hand it in: the operator is a usual slip, and no error of Python's or torch's
-    ends it in the first case, which names the line by itself."""
-    raised = {each.case for each in verdict.findings if each.stage in ("raised", "unfit")}
-    return PLAUSIBLE[mutant.operator] and mutant.exercise.cases[0].name not in raised
+    """Whether a learner would hand it in: the operator is a usual slip, and it runs. Where an error of
+    Python's or torch's ends it, that names the line by itself."""
+    raised = any(each.stage in ("raised", "unfit") for each in verdict.findings)
+    return PLAUSIBLE[mutant.operator] and not raised
 
 
 def reason(mutant: Mutant) -> int | None:
@@ -589,7 +587,6 @@ def tried(number: int | None = None, only: str = "") -> Iterator[tuple[Mutant, V
         for exercise in chapter.exercises:
             if type(exercise.asks) not in (Function, Module) or not exercise.name.startswith(only):
                 continue
-            prepare(exercise)
             mutants = list(mutants_of(exercise))
             for mutant in mutants if number is None else sampled(mutants, number):
                 if verdict := judged(mutant):

@@ -8,7 +8,7 @@ import pytest
 
 FILE = Path(__file__).with_name("mutants.py")
 #: of each exercise; all of them take a minute: python tests/checks/mutants.py
-SAMPLE = 12
+SAMPLE = 10
 
 
 def run(*arguments):
@@ -31,7 +31,7 @@ def test_no_mutant_is_accepted(sampled):
     assert "accepted:" not in sampled.stdout
     assert (sampled.returncode, sampled.stderr) == (0, "")
     made, equivalent, rejected, *_ = columns(sampled.stdout, "all")
-    assert made == equivalent + rejected and made > 700
+    assert made == equivalent + rejected and made > 500
 
 
 def test_most_of_the_plausible_ones_are_named(sampled):
@@ -50,7 +50,6 @@ def test_a_hole_in_the_cases_is_found(tmp_path):
         "import mutants; from attention_course import checks\n"
         "exercise = checks.find_exercise('05_masks.causal_weights')\n"
         "hole = replace(exercise, cases=exercise.cases[3:4], mistakes=(), hidden=())\n"  # one query sees all
-        "mutants.prepare(hole)\n"
         "verdicts = [(one.operator, mutants.judged(one)) for one in mutants.mutants_of(hole)]\n"
         "print(sorted({name for name, verdict in verdicts if verdict and verdict.passed}))\n"
     )

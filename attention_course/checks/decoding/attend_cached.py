@@ -126,6 +126,12 @@ ATTEND_CACHED = Exercise(
     ),
     mistakes=(
         Mistake(
+            "inverted mask",
+            _attended(mask=lambda T, past: ~_sees(T, past)),
+            "What may be seen is hidden, and the future is seen; the last query sees nothing, hence the NaN. "
+            "masked_fill fills where its mask is True: look for a missing ~.",
+        ),
+        Mistake(
             "mask from the first key",
             _attended(mask=lambda T, past: torch.ones(T, past + T, dtype=torch.bool).tril()),
             "The first new token sees the first old one only. Your lower triangle starts in the upper "

@@ -109,6 +109,16 @@ def _by_hand(generator: Generator) -> Inputs:
     )  # fmt: skip
 
 
+def _far_below(generator: Generator) -> Inputs:
+    """Every score is near -800: it comes from what all rows have in common."""
+    x, w_query, w_key, w_value, steps = _drawn(generator, 2, 4, 5, d_k=4, steps=3, dtype=torch.float64)
+    x[..., 0] = 1.0
+    for projection, common in ((w_query, 1.0), (w_key, -1600.0)):
+        projection[:, 0] = 0.0
+        projection[0, 0] = common
+    return x, w_query, w_key, w_value, steps
+
+
 WRITE = Exercise(
     name=f"{NAME}.write",
     title="Make it fast: nothing twice",
@@ -124,6 +134,7 @@ WRITE = Exercise(
         Case("two sentences", lambda g: _drawn(g, 2, 5, 6, d_k=4, steps=3)),
         Case("one token, one step", lambda g: _drawn(g, 3, 1, 4, d_k=3, steps=1)),
         Case("64 steps, float64", lambda g: _drawn(g, 48, 16, d_k=16, steps=64, dtype=torch.float64)),
+        Case("scores far below 0, float64", _far_below),
         Case("gradient", lambda g: _drawn(g, 2, 3, 4, d_k=5, steps=3), gradient=True),
     ),
     mistakes=(

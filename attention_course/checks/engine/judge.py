@@ -5,6 +5,7 @@ Everything here is a pure function of outcomes; nothing here calls a learner's c
 
 import hashlib
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attention_course.checks.engine import score
-from attention_course.checks.engine.asks import Step, Training
+from attention_course.checks.engine.asks import Played, Step, Training
 from attention_course.checks.engine.examine import (
     ATOL,
     RTOL,
@@ -25,6 +26,7 @@ from attention_course.checks.engine.examine import (
 )
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.engine.observe import Outcome, is_plain, observe
+from attention_course.checks.engine.otherwise import changes
 from attention_course.checks.engine.resemble import resembled
 from attention_course.checks.engine.surroundings import undisturbed
 from attention_course.checks.engine.use import applied
@@ -67,7 +69,8 @@ def _compared(exercise: Exercise, run: Run, seed: int) -> tuple[list[Finding], M
         if (case.gradient or case.finite) and not findings[index]:
             findings[index] = _gradient(exercise, case, index, run, seed)
     found = [each for of_case in findings for each in of_case]
-    return found, _recognise(exercise, seed, outcomes, findings) if found else None
+    tried = any(each.stage != "unwritten" for each in found)  # a starter is no mistake, and mutants take time
+    return found, _recognise(exercise, seed, outcomes, findings) if tried else None
 
 
 # The same for everybody who is judged with one seed: made once, and never changed.
@@ -204,9 +207,38 @@ def _recognise(
             # whoever passes a case that the mistake fails has not made this mistake
             if alike and not any(does(index)[1] for index in considered if not stages[index]):
                 return mistake
+    if isinstance(exercise.asks, Played):  # whose many tensors could be exchanged in too many ways
+        return None
     _, expected = _demanded(exercise, seed)
     failing = [index for index in everything if stages[index]]
-    return resembled(exercise, [(outcomes[index], expected[index]) for index in failing])
+    found = resembled(exercise, [(outcomes[index], expected[index]) for index in failing])
+    return found or _answers_to_others(exercise, seed, outcomes, failing)
+
+
+def _answers_to_others(
+    exercise: Exercise, seed: int, outcomes: list[Outcome], failing: list[int]
+) -> Mistake | None:
+    """The change of the inputs to which every outcome, right or wrong, is the right answer."""
+    if any(outcome.raised or outcome.changed for outcome in outcomes):
+        return None
+    # those that fail first: most changes already differ in the first of them
+    order = failing + [index for index in range(len(outcomes)) if index not in failing]
+    for place, (mistake, _) in enumerate(changes(exercise) if failing else ()):
+        if all(
+            _same(outcomes[index].result, _made_of_others(exercise, seed, place, index)) for index in order
+        ):
+            return mistake
+    return None
+
+
+@lru_cache(maxsize=8192)
+def _made_of_others(exercise: Exercise, seed: int, place: int, index: int) -> Any:
+    """What the reference makes of a case whose inputs are changed; None where it ends in an error."""
+    steps, _ = _demanded(exercise, seed)
+    changed = changes(exercise)[place][1](steps[index].inputs)
+    if changed is None:  # it does not concern this case
+        changed = steps[index].inputs
+    return local(exercise.reference)(replace(steps[index], inputs=changed), None).result
 
 
 def _alike(pairs: Iterable[tuple[Outcome, Outcome]]) -> bool:

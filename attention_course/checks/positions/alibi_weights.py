@@ -56,6 +56,10 @@ def _alibi_in_place(scores: Tensor) -> Tensor:
     return scores.copy_(_alibi_scores(scores)).softmax(-1)
 
 
+def _with_causal_mask(scores: Tensor) -> Tensor:
+    return scores.masked_fill(_behind(*scores.shape[-2:]) < 0, -torch.inf).softmax(-1)
+
+
 ALIBI_WEIGHTS = Exercise(
     name=f"{NAME}.alibi_weights",
     title="A price for distance",
@@ -75,6 +79,23 @@ ALIBI_WEIGHTS = Exercise(
         Case("gradient", lambda g: (normal(g, 4, 3, 5),), gradient=True),
     ),
     mistakes=(
+        Mistake(
+            "no price at all",
+            lambda scores: scores.softmax(-1),
+            "Nothing is subtracted from the scores. Look for the slopes and the distances: are they used?",
+        ),
+        Mistake(
+            "the future masked as well",
+            _alibi(finish=lambda scores, bias: _with_causal_mask(scores + bias)),
+            "You hide the future. This exercise has no mask: a key in front of the query pays for its "
+            "distance like one behind it.",
+        ),
+        Mistake(
+            "slopes not divided by the number of heads",
+            _alibi(slopes=lambda heads: 2.0 ** (-8.0 * torch.arange(1, heads + 1))),
+            "The exponents of the slopes are not divided by the number of heads: the last of them is -8, "
+            "however many there are.",
+        ),
         Mistake(
             "distance rewarded",
             _alibi(lambda heads: -_slopes(heads)),

@@ -92,6 +92,20 @@ ROTATE = Exercise(
     ),
     mistakes=(
         Mistake(
+            "exponent i/d",
+            _rotated(frequencies=lambda width: shared.frequencies_for(width).sqrt()),
+            "The exponent is half of what it should be: pair i has the frequency 10000 to the power -2i/d, "
+            "and the 2 is missing.",
+        ),
+        Mistake(
+            "exponent not divided by d",
+            _rotated(
+                frequencies=lambda width: shared.BASE ** -torch.arange(0.0, width, 2, dtype=torch.float64)
+            ),
+            "The exponent is not divided by d, so that all but the first pairs hardly turn. The last "
+            "frequency is about 1/10000, whatever the width.",
+        ),
+        Mistake(
             "halves paired",
             _rotated(take=shared.halves, join=shared.halves),
             "Column i is turned together with column i + d_k/2. That is the other layout, the one of "

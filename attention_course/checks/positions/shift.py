@@ -80,6 +80,20 @@ SHIFT = Exercise(
     ),
     mistakes=(
         Mistake(
+            "exponent i/d",
+            _shifted(frequencies=lambda width: shared.frequencies_for(width).sqrt()),
+            "The exponent is half of what it should be: pair i has the frequency 10000 to the power -2i/d, "
+            "and the 2 is missing.",
+        ),
+        Mistake(
+            "exponent not divided by d",
+            _shifted(
+                frequencies=lambda width: shared.BASE ** -torch.arange(0.0, width, 2, dtype=torch.float64)
+            ),
+            "The exponent is not divided by d, so that all but the first pairs hardly turn. The last "
+            "frequency is about 1/10000, whatever the width.",
+        ),
+        Mistake(
             "wrong direction",
             _shifted(
                 turn=lambda sine, cosine, sin, cos: (sine * cos - cosine * sin, cosine * cos + sine * sin)

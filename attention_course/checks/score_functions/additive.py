@@ -66,6 +66,12 @@ ADDITIVE = Exercise(
     ),
     mistakes=(
         Mistake(
+            "softmax of the scores",
+            lambda *inputs: _additive(*inputs).softmax(-1),
+            "You return weights. Scores are asked for here: any numbers, before softmax makes shares of "
+            "them.",
+        ),
+        Mistake(
             "no tanh",
             _from_projected(lambda query, key, v: _pairs(query, key) @ v),
             "Without the tanh the score falls apart into one number for the query and one for the "

@@ -88,6 +88,16 @@ ATTENTIONAL = Exercise(
     ),
     mistakes=(
         Mistake(
+            "inverted mask",
+            _luong(
+                lambda decoder, encoder, lengths: shared.softmax_where(
+                    decoder @ encoder.mT, ~shared.real(encoder.shape[-2], lengths)
+                )
+            ),
+            "The words are hidden and the padding is seen. masked_fill fills where its mask is True: is "
+            "yours True at words or at padding?",
+        ),
+        Mistake(
             "state in front of context",
             _luong(combine=lambda context, decoder, weight: _combine(decoder, context, weight)),
             "You put [h; c] through the weight. Both halves have the same width, so nothing raises, "

@@ -105,6 +105,17 @@ def _without_output(self: EncoderLayer, x: Tensor) -> Tensor:
     return (self.query(x) @ key.mT / key.shape[-1] ** 0.5).softmax(-1) @ self.value(x)
 
 
+def _norms_swapped(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+    middle = norm_2(x + attend(x))
+    return norm_1(middle + feed(middle))
+
+
+def _attend_over_queries(self: EncoderLayer, x: Tensor) -> Tensor:
+    key = self.key(x)
+    scores = self.query(x) @ key.mT / self.scale(key)
+    return self.output(scores.softmax(-2) @ self.value(x))
+
+
 class _PlainList(EncoderLayer):
     def __init__(self, d_model: int, d_ff: int) -> None:
         super().__init__(d_model, d_ff)
@@ -239,6 +250,18 @@ ENCODER_LAYER = Exercise(
         ),
     ),
     mistakes=(
+        Mistake(
+            "softmax over the queries",
+            _with(attend=_attend_over_queries),
+            "The columns of the weights sum to 1, not the rows: each query shares its attention out among "
+            "the keys, the last axis. Look at dim.",
+        ),
+        Mistake(
+            "norms swapped",
+            _wired(_norms_swapped),
+            "norm_2 comes after attention and norm_1 after the feed-forward network. They are built alike, "
+            "and the state given to them is not.",
+        ),
         Mistake(
             "modules in a plain list",
             _PlainList,

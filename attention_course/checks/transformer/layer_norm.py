@@ -43,6 +43,12 @@ def _with_constant_token(generator: Generator, length: int, width: int) -> Tenso
     return torch.cat((x[:1], torch.full((1, width), 0.5), x[1:]))
 
 
+def _far_from_0(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Eighths beside ten million: their mean is exact, the squares are not."""
+    x = torch.randint(-16, 17, (2, 3, 8), generator=generator).double() / 8 + 1e7
+    return x, shared.gains(generator, 8, dtype=torch.float64), normal(generator, 8, dtype=torch.float64)
+
+
 LAYER_NORM = Exercise(
     name=f"{NAME}.layer_norm",
     title="Layer norm",
@@ -64,9 +70,27 @@ LAYER_NORM = Exercise(
                 one.double() for one in (2 * normal(g, 2, 3, 4, 6) - 1, shared.gains(g, 6), normal(g, 6))
             ),
         ),
+        Case("a large mean, float64", _far_from_0),
         Case("gradient", lambda g: (normal(g, 2, 3, 5), shared.gains(g, 5), normal(g, 5)), gradient=True),
     ),
     mistakes=(
+        Mistake(
+            "a difference of large squares",
+            _normed(
+                spread=lambda x, axis: (
+                    x.square().mean(axis, keepdim=True) - x.mean(axis, keepdim=True).square() + shared.EPSILON
+                ).sqrt()
+            ),
+            "The variance is computed as the mean of the squares less the square of the mean. Beside a large "
+            "mean both are large, and nothing but rounding is left of their difference. Subtract first, then "
+            "square.",
+        ),
+        Mistake(
+            "unbiased, and ε outside the root",
+            _normed(spread=lambda x, axis: x.std(axis, keepdim=True) + shared.EPSILON),
+            "You divide by x.std() + ε. torch's std divides by one less than the width, and ε belongs under "
+            "the root.",
+        ),
         Mistake(
             "over the tokens",
             _normed(-2),

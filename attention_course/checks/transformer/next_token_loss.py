@@ -77,6 +77,12 @@ NEXT_TOKEN_LOSS = Exercise(
     ),
     mistakes=(
         Mistake(
+            "one mean over all tokens",
+            _loss(reduce=lambda surprise, real: (surprise * real).sum() / real.sum()),
+            "You return one number, the mean over all tokens of all sentences. Each sentence has a loss of "
+            "its own here: sum over the words alone.",
+        ),
+        Mistake(
             "not shifted",
             _loss(align=lambda logits, tokens: (logits, tokens)),
             "Position t is asked for token t, which it has just read: the model would learn to copy. "
