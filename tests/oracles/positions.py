@@ -78,3 +78,34 @@ def rotary_attention(query, key, value, output, x, num_heads):
         return np.concatenate(contexts, axis=1) @ output.T
 
     return attend(x)
+
+
+def notices_order(x, order, w_query, w_key, w_value, predicted):
+    """Reader by reader and token by token."""
+
+    def attended(x, turn, causal):
+        query, key = (
+            np.array([_turned(token @ w, t if turn else 0) for t, token in enumerate(x)])
+            for w in (w_query, w_key)
+        )
+        seen = np.array([[j <= i or not causal for j in range(len(x))] for i in range(len(x))])
+        return oracles.attend(oracles.pairwise(oracles.scaled_dot, query, key), x @ w_value, seen)[0]
+
+    def added(x):
+        return attended(x + oracles.sinusoidal(*x.shape), False, False)
+
+    readers = (
+        lambda x: attended(x, False, False), added,
+        lambda x: attended(x, True, False), lambda x: attended(x, False, True),
+    )  # fmt: skip
+
+    @each(2)
+    def moved(x):
+        found = []
+        for read in readers:
+            before, after = read(x), read(x[order])
+            found.append(max(abs(a - before[order[i]]).max() for i, a in enumerate(after)))
+        return np.array(found)
+
+    numbers = moved(x)
+    return numbers, (numbers > 1e-3) == predicted
