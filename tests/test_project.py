@@ -249,6 +249,22 @@ def test_importing_the_package_stays_light():
     assert done.stdout.strip() == "[]"
 
 
+def test_names_of_the_package_are_loaded_when_they_are_asked_for():
+    import attention_course
+    from attention_course import attention, checks
+    from attention_course.checks.engine import session
+
+    assert all(hasattr(attention_course, name) for name in attention_course.__all__)
+    assert all(hasattr(checks, name) for name in checks.__all__)
+    assert attention_course.attend is attention.attend and checks.check is session.check
+    for package in (attention_course, checks):
+        with pytest.raises(AttributeError, match=f"module '{package.__name__}' has no attribute 'nothing'"):
+            package.nothing  # noqa: B018
+    code = "import sys, attention_course.checks; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 # Which room may import which: CONTRIBUTING.md, "The rooms" ---------------------------------------
 
 PACKAGE = ROOT / "attention_course"

@@ -22,7 +22,7 @@ from attention_course import scores as package
 from attention_course.checks import CheckFailed, check, find_exercise, hint, inputs, progress
 from attention_course.checks.engine import examine, report, session
 from attention_course.checks.engine.asks import Loaded, Module
-from attention_course.checks.engine.exercise import Case, Exercise
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.engine.judge import judge_function
 from attention_course.checks.engine.observe import observe, printable, undisturbed
 from attention_course.checks.engine.scenes import MeasuredScene, Scene
@@ -884,6 +884,15 @@ def test_an_untouched_starter_is_told_in_two_lines_and_counts_for_nothing(capsys
 
     verdict = judge_function(SCORES, half)
     assert verdict.status == "failed" and "In the case" in report.plain(verdict, "")
+
+
+def test_a_starter_is_compared_with_no_mistake():
+    run = []
+    exercise = replace(SCORES, mistakes=(Mistake("noted", lambda *inputs: run.append(inputs), ""),))
+    judge_function(exercise, late)
+    assert run == []
+    judge_function(exercise, wrong(lambda x: x + 1))
+    assert run != []
 
 
 def test_an_answer_that_calls_a_starter_is_started():

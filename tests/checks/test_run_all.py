@@ -58,5 +58,8 @@ def test_run_all_goes_on_past_what_is_not_finished(running):
     [card] = [lines for name, lines in errors.values() if name == "CheckFailed"]
     assert card == [f"CheckFailed: {SCORES}: not started"]  # one line, and nothing said twice
 
+    told, _ = ran(running, "import os; print(os.environ['OMP_WAIT_POLICY'])")
+    assert told == [("ok", "", "PASSIVE\n")]
+
     told, _ = ran(running, "raise KeyboardInterrupt", "print('reached')")
     assert told == [("error", "KeyboardInterrupt", ""), ("aborted", "", "")]

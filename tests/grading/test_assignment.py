@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from attention_course.grading import assignment
+from attention_course.grading.shown import shown
 
 EXERCISES = Path(__file__).resolve().parents[2] / "exercises"
 
@@ -27,3 +28,11 @@ def test_verdicts_of_another_python_are_others(monkeypatch):
     before = digest()
     monkeypatch.setattr(assignment, "sys", SimpleNamespace(version="3.99"))
     assert digest() != before
+
+
+def test_of_names_that_are_loaded_late_a_notebook_sees_those_it_uses():
+    files = shown(["from attention_course import MultiHeadAttention"], ())
+    front = files["__init__.py"].decode()
+    assert front.endswith("from attention_course.heads import MultiHeadAttention\n")
+    assert "import" not in front.replace("from attention_course.heads import MultiHeadAttention", "")
+    assert "heads.py" in files and "device.py" not in shown(["from attention_course import attend"], ())

@@ -4,6 +4,7 @@ The course's own modules load there and nowhere else: whoever asks needs no torc
 """
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -77,7 +78,10 @@ def _kernel(folder: Path) -> Iterator[tuple[Any, Any]]:
             return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
     manager = KernelManager(kernel_spec_manager=ThisPython())
-    manager.start_kernel(cwd=str(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # torch's threads are not to spin while they wait: that is most of what a check costs on a busy machine
+    environment = {"OMP_WAIT_POLICY": "PASSIVE", **os.environ}
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    manager.start_kernel(cwd=str(folder), env=environment, **silent)
     client = manager.client()
     try:
         client.start_channels()
