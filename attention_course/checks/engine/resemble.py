@@ -165,6 +165,12 @@ def _one_axis_more(got: Tensor, want: Tensor) -> bool:
     )
 
 
+def _in_float32(got: Tensor, want: Tensor) -> bool:
+    """Whether float64 is asked for and came, with the digits that float32 leaves of large scores."""
+    wide = got.dtype == want.dtype == torch.float64 and got.shape == want.shape
+    return wide and torch.allclose(got, want, rtol=2e-3, atol=2e-3)
+
+
 def _columns_sum_to_1(exercise: Exercise, got: Results, expected: Results) -> bool:
     """Where there is a distribution: its columns sum to 1 in the place of its rows."""
     found = [
@@ -271,6 +277,16 @@ _RELATIONS = (
             "The right numbers stand in the opposite order along one axis.",
         ),
         _each(_turned_round),
+    ),
+    (
+        Mistake(
+            "float64 computed in float32",
+            torch.Tensor.float,
+            "The inputs are float64, and your numbers have float32's digits: somewhere there is .float(), "
+            "dtype=torch.float32 or a tensor made without a dtype. Scores far from 0 lose what tells them "
+            "apart. Stay in the dtype of the inputs.",
+        ),
+        _each(_in_float32),
     ),
     (
         Mistake(

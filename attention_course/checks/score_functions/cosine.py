@@ -42,7 +42,8 @@ COSINE = Exercise(
         Case("one decimal", lambda g: (tenths(g, 2, 3), tenths(g, 4, 3))),
         Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 6), normal(g, 2, 3, 7, 6))),
         Case("long vectors", lambda g: (100 * normal(g, 3, 8), 100 * normal(g, 5, 8))),
-        Case("zero vectors, float64", _with_zero_vectors),
+        # padding is embedded as zeros: a NaN in its gradient ends a training run
+        Case("zero vectors, float64", _with_zero_vectors, finite=True),
         Case("gradient", lambda g: (normal(g, 4, 5), normal(g, 6, 5)), gradient=True),
     ),
     mistakes=(
