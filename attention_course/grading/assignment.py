@@ -15,7 +15,9 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
+from attention_course.checks.engine.asks import Training
 from attention_course.checks.engine.exercise import Chapter, Exercise
+from attention_course.checks.engine.observe import SLACK
 from attention_course.checks.engine.registry import MODULES, find_chapter
 from attention_course.checks.engine.watch import closed
 from attention_course.grading.cells import Cell, Unreadable, read_cells
@@ -70,6 +72,12 @@ class Assignment:
     @property
     def points(self) -> int:
         return self.chapter.points
+
+    @property
+    def seconds(self) -> float:
+        """What its training runs may take on the clock, each as often as it is tried."""
+        tried = ((task.exercise.asks, len(task.exercise.cases)) for task in self.tasks)
+        return sum(SLACK * asks.seconds * cases for asks, cases in tried if isinstance(asks, Training))
 
 
 def load(exercises: Path, name: str) -> Assignment:

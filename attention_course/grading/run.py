@@ -256,7 +256,9 @@ def _prepare(exercises: str, name: str, unsafe: bool, hidden: tuple[str, ...]) -
     assignment = load(Path(exercises), name)
     stack = ExitStack()
     files, preload = assignment.files, assignment.preload
-    zygote = stack.enter_context(launcher(files, preload, Limits(), hidden=hidden, unsafe=unsafe))
+    # training takes its time; beside it a notebook has what any other has for half of its cells
+    limits = Limits(total=max(Limits.total, Limits.total / 2 + assignment.seconds))
+    zygote = stack.enter_context(launcher(files, preload, limits, hidden=hidden, unsafe=unsafe))
     util.Finalize(None, forget, exitpriority=10)  # also in a worker, where atexit is not called
     return assignment, zygote, stack
 

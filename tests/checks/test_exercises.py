@@ -13,6 +13,7 @@ from attention_course import checks
 from attention_course.checks.engine import kernel
 from attention_course.checks.engine import notebook as reader
 from attention_course.checks.engine.asks import Loaded, Module
+from attention_course.checks.engine.scenes import MeasuredScene, Scene
 from attention_course.grading.release import stale
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,7 +82,7 @@ class TestNotebook:
                     inside = True
                 elif "END SOLUTION" in line or "END HIDDEN" in line:
                     inside = False
-                elif inside and line.strip():
+                elif inside and re.search(r"\w", line):
                     secret.append(line.strip())
                 else:
                     given.add(line.strip())
@@ -106,12 +107,15 @@ class TestNotebook:
 
     def test_each_exercise_is_solved_in_one_cell_and_checked_in_the_next(self, source):
         cells = nbformat.read(source, 4).cells
-        found = []
+        found, answered = [], ""
         for before, cell in pairwise(cells):
             if marks(cell).get("grade"):
                 name, function = CHECK.match(cell.source).groups()
                 kind = "class" if function[0].isupper() else "def"
-                assert marks(before).get("solution") and f"{kind} {function}(" in before.source
+                if function != answered:  # one class may be asked for several things
+                    assert marks(before).get("solution")
+                    assert re.search(rf"^{kind} {function}\b", before.source, re.MULTILINE)
+                answered = function
                 assert function == checks.find_exercise(name).answer
                 found.append((name, marks(cell)["points"]))
         assert found == [(one.name, one.points) for one in chapter_of(source).exercises]
@@ -142,6 +146,11 @@ class TestNotebook:
                 if stands_on == "nn.Module":  # what is to be mended brings its own
                     assert named(methods, "__init__") == ("self", *signature(one.reference).parameters)
                 assert named(methods, "forward") == tuple(signature(one.reference.forward).parameters)
+            elif isinstance(one.asks, Scene | MeasuredScene):
+                inside = code.partition(f"class {one.answer}")[2] if one.answer[0].isupper() else code
+                function = "__init__" if one.answer[0].isupper() else one.answer
+                own = ("self",) if function == "__init__" else ()
+                assert named(inside, function) == (*own, *signature(one.reference).parameters)
             else:
                 assert named(code, one.answer) == one.parameters
 

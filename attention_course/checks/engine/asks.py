@@ -66,7 +66,7 @@ class Function:
 
     def setting(self, case: "Case", reference: Callable) -> str:
         """What goes in, as in ``query [3, 4], key [5, 4]``."""
-        return _sizes(self.parameters(reference), case.inputs())
+        return sizes(self.parameters(reference), case.inputs())
 
     def use(self, case: "Case") -> dict[str, Any]:
         return {"as": "function", **_effort(self.effort)}
@@ -107,7 +107,7 @@ class Module:
     def setting(self, case: "Case", reference: type) -> str:
         """How it is built and called; the sizes of the state follow from that."""
         built = [f"{name}={value}" for name, value in case.arguments.items()]
-        return ", ".join([*built, _sizes(self._forward(reference), case.inputs()[len(self.state) :])])
+        return ", ".join([*built, sizes(self._forward(reference), case.inputs()[len(self.state) :])])
 
     def use(self, case: "Case") -> dict[str, Any]:
         return {
@@ -165,7 +165,7 @@ class Training:
         return f"{name}({', '.join(self.parameters(reference))})"
 
     def setting(self, case: "Case", reference: Callable) -> str:
-        return _sizes(self.parameters(reference), case.inputs()[:-2])
+        return sizes(self.parameters(reference), case.inputs()[:-2])
 
     def use(self, case: "Case") -> dict[str, Any]:
         return {"as": "training"}
@@ -179,7 +179,11 @@ class Training:
         )
 
 
-Asks = Function | Module | Training
+class Played:
+    """A class that goes through scenes (:mod:`attention_course.checks.engine.scenes`)."""
+
+
+Asks = Function | Module | Training | Played
 
 
 def _effort(effort: Effort | None) -> dict[str, Any]:
@@ -188,7 +192,8 @@ def _effort(effort: Effort | None) -> dict[str, Any]:
     return {"effort": given} if given else {}
 
 
-def _sizes(names: tuple[str, ...], tensors: Inputs) -> str:
+def sizes(names: tuple[str, ...], tensors: Inputs) -> str:
+    """The tensors with their sizes, as in ``query [3, 4], key [5, 4]``."""
     pairs = zip(names, tensors, strict=True)
     # a tensor without axes is a number
     return ", ".join(f"{name} {list(tensor.shape) or tensor.item()}" for name, tensor in pairs)

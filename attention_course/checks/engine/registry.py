@@ -27,6 +27,7 @@ MODULES = {
     "16_senses": "senses",
     "17_graphs": "graphs",
     "18_memory": "memory",
+    "19_capstone": "capstone",
 }
 
 

@@ -16,7 +16,7 @@ def trained(answer: Any, kept: dict[str, Any], *given: Tensor) -> None:
     Raises:
         Unfit: what it returns cannot be called.
     """
-    with _one_thread():
+    with one_thread():
         predictor = answer(*numbers(given))
     if not callable(predictor):
         kind = "None" if predictor is None else f"a {type(predictor).__name__}"
@@ -30,7 +30,7 @@ def trained(answer: Any, kept: dict[str, Any], *given: Tensor) -> None:
 def asked(kept: dict[str, Any], questions: Tensor) -> Any:
     """What the predictor says, which is forgotten then."""
     predictor = kept.pop("trained")
-    with _one_thread():
+    with one_thread():
         return predictor(questions)
 
 
@@ -40,7 +40,7 @@ def numbers(tensors: Sequence[Tensor]) -> tuple:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """As in the grader's sandbox: a processor second is then the same everywhere, but for the processor."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

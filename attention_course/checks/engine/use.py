@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from attention_course.checks.engine import effort, module, training
+from attention_course.checks.engine import effort, language, module, training
 
 
 def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callable[..., Any]:
@@ -31,6 +31,8 @@ def applied(answer: Any, use: Mapping[str, Any], kept: dict[str, Any]) -> Callab
             return partial(training.trained, answer, kept)
         case "trained":
             return partial(training.asked, kept)
+        case "scene":
+            return partial(language.SCENES[use["scene"]], use, kept, answer)
     raise ValueError(f"no answer is used as {use['as']!r}")
 
 
@@ -47,6 +49,10 @@ def presented(use: Mapping[str, Any], tensors: Sequence[Tensor]) -> tuple:
         case "module" | "loaded":
             number = len(use["state"])
             return dict(zip(use["state"], tensors[:number], strict=True)), *tensors[number:]
+        case "scene":
+            number = len(use["state"])
+            state = (dict(zip(use["state"], tensors[:number], strict=True)),) if number else ()
+            return (*state, *training.numbers(tensors[number:]))
         case "training":
             return training.numbers(tensors)
     return tuple(tensors)
