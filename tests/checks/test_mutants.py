@@ -23,7 +23,7 @@ def sampled():
 
 
 def columns(output, row):
-    [line] = [line for line in output.splitlines() if line.startswith(f"{row} ")]
+    line = next(line for line in output.splitlines() if line.startswith(f"{row} "))
     return [int(one) for one in line.removeprefix(row).rstrip("%").split()]
 
 
