@@ -13,7 +13,7 @@ from attention_course.checks import find_exercise, inputs
 from attention_course.checks.capstone import CHAPTER
 from attention_course.checks.capstone.model import GPT, with_model
 from attention_course.checks.capstone.shared import STATE
-from attention_course.checks.engine import language
+from attention_course.checks.engine import kernel, language, notebook, plain
 from attention_course.checks.engine.judge import judge_function
 from attention_course.checks.engine.use import applied
 
@@ -231,3 +231,23 @@ def test_the_best_of_pairs_is_not_enough_and_what_is_asked_is_no_secret():
     *_, questions, answers = inputs("19_capstone.train", "Python's manual")
     assert questions.shape == (1000, 48) and answers.shape == (1000, 96)
     assert find_exercise("19_capstone.train") is BY_NAME["train"]
+
+
+# A plain file in the place of a notebook ------------------------------------------------------
+
+
+def test_a_plain_file_answers_every_milestone():
+    assert {name: one.answer for name, one in BY_NAME.items()} == plain.ANSWERS
+
+
+def test_a_plain_file_is_imported_and_what_it_lacks_is_told(tmp_path):
+    file = tmp_path / "my gpt.py"
+    whole = SOURCE.partition("\nclass GPT")[0] + "\nif __name__ == '__main__':\n    raise SystemExit\n"
+    file.write_text(whole)
+    read = notebook.read(file)
+    exercises, unfinished = kernel.execute(read, tmp_path, 60.0)
+    found = {one.exercise: one for one in notebook.results(str(file), read, exercises, unfinished)}
+    assert list(found) == [one.name for one in CHAPTER.exercises]
+    statuses = {name.partition(".")[2]: one.status for name, one in found.items()}
+    assert statuses.pop("tokenizer") == "passed" and set(statuses.values()) == {"error"}
+    assert "has no attribute 'GPT'" in found["19_capstone.logits"].message

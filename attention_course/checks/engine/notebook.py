@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from attention_course.checks.engine import plain
 from attention_course.checks.engine.registry import MODULES
 from attention_course.checks.engine.report import MIMETYPE, STATUSES
 from attention_course.checks.engine.words import printable
@@ -77,11 +78,14 @@ class Result:
 
 
 def read(path: Path) -> Notebook:
-    """The notebook at ``path``: sources alone, for stored outputs are not believed.
+    """The notebook at ``path``: sources alone, for stored outputs are not believed. A plain file of Python is
+    read as one that imports and checks it.
 
     Raises:
         NotebookError: it cannot be read, is no notebook, or none of this course.
     """
+    if path.suffix == ".py" and path.is_file():
+        return Notebook([Cell("code", source) for source in plain.cells(path)], plain.CHAPTER)
     content = _content(path)
     cells = content.get("cells")
     if not isinstance(cells, list):
