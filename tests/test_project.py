@@ -314,7 +314,7 @@ WITH_A_STRANGER = {
     *(f"grading.{name}" for name in ("zygote", "child", "wire", "sandbox", "seccomp")),
     *(f"checks.engine.{name}" for name in ("observe", "exercise", "surroundings", "watch", "words")),
     # how an answer is used
-    *(f"checks.engine.{name}" for name in ("asks", "use", "module", "training", "effort")),
+    *(f"checks.engine.{name}" for name in ("asks", "use", "module", "training", "effort", "language")),
 }
 
 

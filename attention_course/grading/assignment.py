@@ -77,7 +77,8 @@ class Assignment:
     def seconds(self) -> float:
         """What its training runs may take on the clock, each as often as it is tried."""
         tried = ((task.exercise.asks, len(task.exercise.cases)) for task in self.tasks)
-        return sum(SLACK * asks.seconds * cases for asks, cases in tried if isinstance(asks, Training))
+        allowed = (asks.seconds * cases for asks, cases in tried if isinstance(asks, Training))
+        return SLACK * sum(allowed, 0.0)
 
 
 def load(exercises: Path, name: str) -> Assignment:

@@ -11,9 +11,9 @@ import torch
 
 from attention_course import checks
 from attention_course.checks.engine.asks import Training
-from attention_course.checks.engine.scenes import MeasuredScene, Scene
 from attention_course.checks.engine.judge import judge_function
 from attention_course.checks.engine.observe import identical, observe
+from attention_course.checks.engine.scenes import MeasuredScene, Scene
 from attention_course.checks.engine.use import applied
 
 ALL = [exercise for chapter in checks.chapters() for exercise in chapter.exercises]

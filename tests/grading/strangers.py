@@ -128,7 +128,9 @@ MISTAKES = {
         "with-self-loops", "edges[:, edges[0] != edges[1]]", "edges", "a second loop",
     ),
     "18_memory": ("returns", "later.masked_fill(done[t], 0.0)", "later", "across the ends"),
-    "19_capstone": ("tokenizer", "sorted(set(text))", "list(dict.fromkeys(text))", "in the order of the text"),
+    "19_capstone": (
+        "tokenizer", "sorted(set(text))", "list(dict.fromkeys(text))", "in the order of the text",
+    ),
 }  # fmt: skip
 
 

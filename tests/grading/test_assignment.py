@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from attention_course.checks.engine.observe import SLACK
 from attention_course.grading import assignment
 from attention_course.grading.shown import shown
 
@@ -36,3 +37,9 @@ def test_of_names_that_are_loaded_late_a_notebook_sees_those_it_uses():
     assert front.endswith("from attention_course.heads import MultiHeadAttention\n")
     assert "import" not in front.replace("from attention_course.heads import MultiHeadAttention", "")
     assert "heads.py" in files and "device.py" not in shown(["from attention_course import attend"], ())
+
+
+def test_what_trains_long_has_the_time_for_it():
+    assert assignment.load(EXERCISES, "03_scaled_dot_product").seconds == 0
+    assert assignment.load(EXERCISES, "07_transformer").seconds == SLACK * 10
+    assert assignment.load(EXERCISES, "19_capstone").seconds == SLACK * (90 + 10 + 2 * 10)

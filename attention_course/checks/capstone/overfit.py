@@ -63,7 +63,7 @@ OVERFIT = Exercise(
         called=f"{BUILT}(tokens)",
         state=STATE,
         noun="model",
-        told={"steps": 150},
+        told={"steps": 250},
     ),
     returns=("logits after three steps", "next tokens"),
     cases=(Case("six sentences", _drawn, arguments=_SIZES),),
