@@ -19,6 +19,10 @@ from attention_course.grading.release import stale
 ROOT = Path(__file__).resolve().parents[2]
 EXERCISES = ROOT / "exercises"
 SOURCES = sorted((EXERCISES / "source").glob("*/*.ipynb"))
+#: as many words and signs in a row, as in ``scores.softmax(dim=-1)``, are code that a hint gives away
+GIVEN_AWAY = 9
+#: and so is a whole line that has as many
+WHOLE_LINE = 5
 CHECK = re.compile(r'^check\("([\w.]+)", (\w+)\)$')
 
 
@@ -49,6 +53,36 @@ def named(code, function):
     definition = re.search(rf"def {function}\((.*?)\) ->", code, re.DOTALL)[1]
     [tree] = ast.parse(f"def f({definition}): ...").body
     return tuple(argument.arg for argument in tree.args.args)
+
+
+def solved(source):
+    """The lines of a notebook's official solutions."""
+    blocks = (
+        block
+        for cell in nbformat.read(source, 4).cells
+        for block in re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", cell.source, re.DOTALL)
+    )
+    return [line.strip() for block in blocks for line in block.split("\n") if line.strip()]
+
+
+def signs(text):
+    """Its words and signs, without spaces and without a comment."""
+    return re.findall(r"\w+|[^\w\s]", re.sub(r"\s#\s.*", "", text))
+
+
+def shared_run(one, other):
+    """The length of the longest run of words and signs that stands in both."""
+    longest, before = 0, [0] * (len(other) + 1)
+    for word in one:
+        now = [0] + [before[i] + 1 if word == them else 0 for i, them in enumerate(other)]
+        longest, before = max(longest, *now), now
+    return longest
+
+
+def test_what_a_hint_shares_with_a_line_is_counted():
+    line = signs("weights = scores.masked_fill(~mask, -torch.inf).softmax(-1)  # over the keys")
+    assert shared_run(signs("Take scores.masked_fill( ~mask, -torch.inf )."), line) == 13
+    assert shared_run(signs("Fill the scores where the mask is not True."), line) == 1
 
 
 def test_every_chapter_with_exercises_has_a_notebook():
@@ -91,6 +125,17 @@ class TestNotebook:
         text = "\n".join(cell.source for cell in nbformat.read(release_of(source), 4).cells)
         assert not [line for line in secret if line in text]
         assert "SOLUTION" not in text and "HIDDEN" not in text
+
+    def test_hints_stop_before_the_code(self, source):
+        """A hint names an operation and its axis; what it shares with a line of a solution stays short."""
+        lines = [signs(line) for line in solved(source)]
+        for one in chapter_of(source).exercises:
+            for level, text in enumerate(one.hints, 1):
+                said = signs(text)
+                for line in lines:
+                    run = shared_run(said, line)
+                    assert run < GIVEN_AWAY, (one.name, level, " ".join(line))
+                    assert run < len(line) or run < WHOLE_LINE, (one.name, level, " ".join(line))
 
     def test_metadata_are_nbgraders(self, source):
         cells = [cell for cell in nbformat.read(source, 4).cells if marks(cell)]

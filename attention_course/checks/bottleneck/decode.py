@@ -193,9 +193,9 @@ DECODE = Exercise(
     hints=(
         "One loop over embedded.unbind(1) or range(T_q). What must be known before the first step, "
         "and what does each step hand to the next?",
-        "In a step: scores = (state[:, None] + states).tanh() @ v, then weights, then the context. "
-        "Only then the new state.",
-        "state = (word + context + state).tanh(). Append state and weights to two lists, and "
-        "torch.stack(..., dim=1) them after the loop.",
+        "In a step, the old state needs an axis of length 1 to be added to all states [B, T_k, d]. tanh "
+        "and v make a score of each sum; then weights, then the context. Only then the new state.",
+        "The new state is the tanh of a sum of three: word, context, old state. Append state and weights "
+        "to two lists, and stack each of them after the loop, with the steps on axis 1.",
     ),
 )

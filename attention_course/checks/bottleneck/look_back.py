@@ -190,7 +190,8 @@ LOOK_BACK = Exercise(
         "Three steps: hide the padding, turn the scores into weights, mix the states.",
         "torch.arange(T_k) < lengths[:, None] is [B, T_k] and True for words. Scores where it is "
         "False become -inf before the softmax.",
-        "weights is [B, T_k] and states [B, T_k, d_k]. weights[:, None] @ states is [B, 1, d_k], "
-        "or use torch.einsum.",
+        "weights is [B, T_k] and states [B, T_k, d_k]. With an axis of length 1 in the middle of "
+        "weights, a matrix product sums over the words and gives [B, 1, d_k]. torch.einsum needs no such "
+        "axis.",
     ),
 )

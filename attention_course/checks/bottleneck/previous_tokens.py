@@ -129,8 +129,9 @@ PREVIOUS_TOKENS = Exercise(
     hints=(
         "Write both rows down for “I am a cat”: what has been written before “I”, before “am”, and "
         "before <eos>?",
-        "A column of <bos>, torch.full_like(target[:, :1], BOS), beside target without its last column.",
-        "In a short sentence, <eos> has now moved on to where the target is padding. "
-        "masked_fill(target == PAD, PAD) takes it away.",
+        "A column of <bos>, beside target without its last column. torch.full_like makes a column of one "
+        "number, in the shape and dtype of another.",
+        "In a short sentence, <eos> has now moved on to where the target is padding. masked_fill takes "
+        "it away; its mask asks the target, not what you have made of it.",
     ),
 )

@@ -105,9 +105,10 @@ SUMMARY = Exercise(
     hints=(
         "The forward direction has read the whole sentence after its last word, the backward one "
         "after its first. Which columns are these? Which half of each do you need?",
-        "states.chunk(2, dim=-1) gives the two halves. For the forward half, sentence i needs the "
-        "row lengths[i] - 1 of forward[i].",
-        "Two indices side by side pick one entry for each sentence: "
-        "forward[torch.arange(B), lengths - 1] is [B, hidden]. Put backward[:, 0] beside it with torch.cat.",
+        "chunk cuts an axis into equal pieces: the last axis in two gives the halves. For the forward "
+        "half, sentence i needs the row lengths[i] - 1 of forward[i].",
+        "Two indices side by side, the sentence's number and the place of its last word, pick one entry "
+        "for each sentence: [B, hidden]. Beside it, along the last axis, goes the backward half's first "
+        "column.",
     ),
 )

@@ -168,8 +168,9 @@ TOKEN_LOSS = Exercise(
     hints=(
         "For each position: the logarithm of a softmax over the words, and of that the entry of the "
         "right word, with a minus. Then a mean over what is not padding.",
-        "gather(-1, index) takes one entry of each row. index needs the shape [runs, B, T_q, 1]: "
-        "target.expand(logits.shape[:-1]).unsqueeze(-1).",
-        "With word = target != PAD, the loss is (losses * word).sum((-2, -1)) / word.sum().",
+        "gather takes one entry of each row along an axis. Its index needs the shape [runs, B, T_q, 1]: "
+        "the target, expanded to all runs, with an axis of length 1 behind.",
+        "Multiply the losses by the mask of what is no padding, sum over sentences and positions, and "
+        "divide by the number of words in the whole batch, which is the same for every run.",
     ),
 )

@@ -113,7 +113,7 @@ TRAIN = Exercise(
         "step of the milestone before. The rest is a loop. What is the loss after 100 steps, after 300?",
         "Two layers of width 64 with four heads are enough. A dozen pieces of 64 characters in a step, "
         "AdamW, and the rate of the milestone before: 600 steps take about ten seconds.",
-        "Starts are torch.randint(len(tokens) - 63, (12, 1)); with torch.arange(64) added they index the "
-        "text. At the end the model goes into evaluation mode and is returned.",
+        "Starts are drawn by torch.randint, as a column; with a row of 64 numbers from 0 on added they "
+        "index the text. At the end the model goes into evaluation mode and is returned.",
     ),
 )

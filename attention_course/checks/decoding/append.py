@@ -146,7 +146,7 @@ APPEND = Exercise(
     ),
     hints=(
         "Which rows are taken, and which is the first free one, when length is 0? When it is 3?",
-        "after = store.clone(), then assign to after[..., start : start + T, :], where T is the number "
-        "of new rows.",
+        "Make a clone of store, then assign the T new rows to its rows from start on, counted on the "
+        "axis before the last.",
     ),
 )

@@ -219,8 +219,9 @@ ATTEND_CACHED = Exercise(
     ),
     hints=(
         "Write the shape of the scores. Which column belongs to the new token that stands in row i?",
-        "torch.cat((past_key, key), dim=-2) for the keys, the same for the values. With a past of P "
-        "tokens, row i may see columns 0 to P + i.",
-        "torch.ones(T, P + T, dtype=torch.bool).tril(P) is True where a new token may look.",
+        "Join past and new along the axis of the tokens, for the keys and for the values. With a past of "
+        "P tokens, row i may see columns 0 to P + i.",
+        "The mask has T rows and P + T columns: a lower triangle whose diagonal has moved to the right "
+        "by the length of the past. What lies above it becomes -inf.",
     ),
 )

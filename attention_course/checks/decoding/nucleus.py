@@ -213,9 +213,9 @@ NUCLEUS = Exercise(
     hints=(
         "Do it by hand for the probabilities 0.45, 0.25, 0.16, 0.09, 0.05 and p = 0.8. Which tokens "
         "stay? For each of them, what do those before it sum to?",
-        "probabilities, order = logits.softmax(-1).sort(dim=-1, descending=True). The sum before each "
-        "is the cumulative sum minus the token's own probability.",
-        "(before < p).gather(-1, order.argsort(-1)) puts the decisions back in the order of the "
-        "vocabulary. Then -inf where it is False, and softmax.",
+        "Sort the probabilities of each row, the largest first; sort returns the order as well. The sum "
+        "before each is the cumulative sum minus the token's own probability.",
+        "argsort of the order is the way back: gather with it, along the last axis, puts the decisions "
+        "into the order of the vocabulary. Then -inf where a token is not kept, and softmax.",
     ),
 )

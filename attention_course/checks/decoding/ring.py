@@ -175,7 +175,8 @@ RING = Exercise(
         "Which of these may token 9 see, and which may token 7 see?",
         "Slot s holds the newest token with token % window == s. From last, go back by "
         "(last - s) % window steps; below 0 there is nothing.",
-        "held[..., None] is not needed: last[..., None] against torch.arange(window) is [..., window]. "
-        "visible is two conditions on held, joined by &: what is too old for the window is overwritten.",
+        "last, with an axis of length 1 behind it, meets the row of all slots: [..., window]. visible "
+        "joins two conditions on held by &: something lies in the slot, and it is not newer than query. "
+        "Nothing there is too old: that has been written over.",
     ),
 )

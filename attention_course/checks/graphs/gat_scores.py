@@ -186,8 +186,8 @@ GAT_SCORES = Exercise(
     hints=(
         "There are two numbers for each node and head: what it brings as a query, and what it brings as a "
         "key. Make these first, for all nodes at once, without looking at any edge.",
-        "(features * a_query).sum(-1) is [N, h], and the same with a_key. Indexed by a row of edges, a table "
-        "[N, h] becomes [E, h].",
+        "Times a_query, and summed over the last axis, features become [N, h]; the same with a_key. "
+        "Indexed by a row of edges, a table [N, h] becomes [E, h].",
         "Which row of edges goes with which table? The target looks, so it is the query. Add the two, and "
         "F.leaky_relu takes the slope as its second argument.",
     ),

@@ -333,8 +333,8 @@ GRAPH_ATTENTION = Exercise(
     hints=(
         "forward has the four steps: scores for the edges, no mask (the edges are the mask), a softmax for "
         "each node, and the mixing. The first and the third you have written.",
-        "self.query(x).unflatten(-1, (num_heads, d_out)) is [N, h, d_out]. What an edge carries is its "
-        "weight, with an axis added, times key[source]: [E, h, d_out].",
+        "What self.query makes of x, with its last axis split into heads and columns, is [N, h, d_out]. "
+        "What an edge carries is its weight, with an axis added, times key[source]: [E, h, d_out].",
         "What arrives is added up by index_add(0, target, ...) on zeros [N, h, d_out], which leaves 0 where "
         "nothing arrives. flatten(1) lays the heads side by side.",
     ),

@@ -209,11 +209,12 @@ ATTEND_BLOCK = Exercise(
         ),
     ),
     hints=(
-        "Start with m = -∞, l = 0, o = 0: query.new_full(query.shape[:-1], -torch.inf) is a start for m. "
+        "Start with m = -∞, l = 0, o = 0, each in the dtype of query: new_full and new_zeros make them. "
         "Then one step of exercise 1 for each block.",
         "for begin in range(0, start + T_q, BLOCK): the last key anybody sees is start + T_q - 1. A slice "
         "that goes beyond the end of key is cut off there by itself.",
-        "The mask of a block: (begin + torch.arange(n)) > (start + torch.arange(T_q))[:, None] is True "
-        "where a score must become -∞. Every row sees something in the first block.",
+        "In a block, the n keys stand at begin and after, the queries at start and after. Compare the "
+        "two rows of places as a table [T_q, n]: a score becomes -∞ where the key's is greater. Every "
+        "row sees something in the first block.",
     ),
 )

@@ -173,8 +173,10 @@ BACKWARD = Exercise(
     hints=(
         "Make the weights again: P = exp(S - lse), with the scaled scores S = Q Kᵀ/√d_k. In this block they "
         "sum to less than 1.",
-        "dP = d_context @ value.mT. And D = Σ_j P_j dP_j = Σ_j P_j (dO · v_j) = dO · Σ_j P_j v_j over all "
-        "keys j, which is dO · O: (d_context * context).sum(-1, keepdim=True).",
-        "d_scores = P * (dP - D), and d_query = d_scores @ key / √d_k.",
+        "dP is the product of d_context with the values. And D = Σ_j P_j dP_j = Σ_j P_j (dO · v_j) = dO "
+        "· Σ_j P_j v_j over all keys j, which is dO · O: a sum over the last axis of d_context and "
+        "context, kept as a column.",
+        "The gradient of the scores is P times what is left of dP without D. A product with key takes it "
+        "to the queries; the scale of the scores, 1/√d_k, comes with it once.",
     ),
 )

@@ -169,6 +169,6 @@ MERGE = Exercise(
         "answer. Add numerators, add denominators, divide.",
         "exp(lse) is that sum, but it may overflow. torch.logaddexp(lse_a, lse_b) is the logarithm of the "
         "sum of both, and never leaves the safe range.",
-        "The share of half a is (lse_a - lse).exp(). Give it an axis for d_v.",
+        "The share of a half is exp of its own lse minus the common one. Give it an axis for d_v.",
     ),
 )

@@ -223,9 +223,11 @@ STEP = Exercise(
     hints=(
         "Write down what l is a sum of: exp(s - m) over all scores s so far. What is exp(s - new m), "
         "expressed by exp(s - m)?",
-        "new = torch.maximum(m, scores.amax(-1)), and factor = (m - new).exp(). In the first block m is "
-        "-∞, so the factor is 0: nothing special to do.",
-        "p = (scores - new[..., None]).exp(). Then l * factor + p.sum(-1), and the same for o with "
-        "p @ value. Give factor an axis for d_v.",
+        "The new maximum is the larger of m and of the block's largest score, row by row, and the factor "
+        "is exp of the old one minus the new one. In the first block m is -∞, so the factor is 0: "
+        "nothing special to do.",
+        "p is exp of the scores minus the new maximum, which needs an axis for the keys. l and o are "
+        "each multiplied by the factor before the block's own sum is added, of p and of p with value. "
+        "Give the factor an axis for d_v.",
     ),
 )

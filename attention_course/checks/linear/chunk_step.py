@@ -205,8 +205,9 @@ CHUNK_STEP = Exercise(
     hints=(
         "Each query's sum has two parts: tokens before the chunk, which only the state knows, and tokens "
         "of the chunk up to the query itself, which are few enough for a matrix.",
-        "scores = (q @ k.mT).tril() is [..., C, C]. The sums are q @ S + scores @ value, both [..., C, d_v].",
-        "The normalisers are (q @ z.unsqueeze(-1)).squeeze(-1) + scores.sum(-1), both [..., C]. The new "
-        "state is S + k.mT @ value and z + k.sum(-2).",
+        "The chunk's own scores are [..., C, C], not exponentiated, and 0 above the diagonal. With the "
+        "state's share and with the chunk's, the sums are [..., C, d_v] each.",
+        "The normalisers are [..., C]: the queries' products with z, plus the sum of each row of scores. "
+        "The state grows by what all keys of the chunk add, whoever may see them.",
     ),
 )

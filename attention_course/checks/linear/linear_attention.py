@@ -169,9 +169,9 @@ LINEAR_ATTENTION = Exercise(
     hints=(
         "Two sums over the keys do not depend on the query: that of φ(k)ᵀv, a matrix, and that of "
         "φ(k), a vector. Make them first.",
-        "q, k = elu_plus_one(query), elu_plus_one(key). S = k.mT @ value is [..., m, d_v], and "
-        "z = k.sum(-2) is [..., m].",
-        "The sums are q @ S and the normalisers q @ z.unsqueeze(-1), which is [..., T_q, 1] and divides "
-        "row by row.",
+        "φ of query and of key comes first. S is the product of keys and values that sums over the keys, "
+        "[..., m, d_v], and z the sum of the keys alone, [..., m].",
+        "The sums are the queries' product with S, the normalisers their product with z. With an axis of "
+        "length 1 behind z, the normalisers are [..., T_q, 1] and divide row by row.",
     ),
 )

@@ -161,8 +161,9 @@ STEP = Exercise(
     ),
     hints=(
         "Two sums have one summand more than before. Which?",
-        "The outer product of φ(k) [..., m] and v [..., d_v] is k.unsqueeze(-1) * value.unsqueeze(-2).",
-        "With the new S and z: (q.unsqueeze(-2) @ S).squeeze(-2) is [..., d_v], and (q * z).sum(-1) is "
-        "what to divide it by; give that an axis of length 1.",
+        "The outer product of φ(k) [..., m] and v [..., d_v] is a column [..., m, 1] times a row [..., "
+        "1, d_v].",
+        "With the new S and z: q as a row, [..., 1, m], times S is [..., 1, d_v], with an axis to take "
+        "away. What divides it is the sum of q times z over the last axis, kept with length 1.",
     ),
 )

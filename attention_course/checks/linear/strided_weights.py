@@ -161,7 +161,9 @@ STRIDED_WEIGHTS = Exercise(
     ),
     hints=(
         "Write down the keys that query 7 sees with a stride of 3: 7, 4, 1. What have 7 - j in common?",
-        "i = torch.arange(T)[:, None] and j = torch.arange(T) broadcast to [T, T]; (i - j) % stride == 0.",
-        "And j <= i. Then scores.masked_fill(~mask, -torch.inf).softmax(-1).",
+        "The queries' places as a column and the keys' places as a row broadcast to [T, T]. Of their "
+        "difference, the remainder by stride tells whether a key is seen.",
+        "And no key lies ahead of its query: join both conditions by &. Where they do not hold the "
+        "scores become -inf; then softmax over the keys.",
     ),
 )

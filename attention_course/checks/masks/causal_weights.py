@@ -140,9 +140,9 @@ CAUSAL_WEIGHTS = Exercise(
     ),
     hints=(
         "Write down the 3 × 3 table of who may look at whom. Row i is query i: which columns may it see?",
-        "torch.ones(T_q, T_k, dtype=torch.bool).tril(d) is True on and below a diagonal that lies d "
-        "to the right of the corner. For T_q = T_k, d is 0. Where must it lie so that the last row "
-        "is all True?",
-        "d is T_k - T_q. Then scores.masked_fill(~mask, -torch.inf), and softmax over the last axis.",
+        "tril of a table of ones is True on and below a diagonal, which its argument moves to the right "
+        "of the corner. For T_q = T_k it lies at 0. Where must it lie so that the last row is all True?",
+        "As far to the right as there are more keys than queries. Fill the scores with -inf where the "
+        "mask is not True, then softmax over the last axis.",
     ),
 )

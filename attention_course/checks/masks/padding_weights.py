@@ -137,8 +137,8 @@ PADDING_WEIGHTS = Exercise(
     ),
     hints=(
         "scores is [batch, heads, T_q, T_k] and real is [batch, T_k]. Which two axes does real lack?",
-        "real.bool()[:, None, None, :] has shape [batch, 1, 1, T_k]: the same keys are hidden for "
-        "every head and every query.",
-        "scores.masked_fill(~mask, -torch.inf).softmax(-1), with that mask.",
+        "real, as booleans, with two axes of length 1 in its middle has the shape [batch, 1, 1, T_k]: "
+        "the same keys are hidden for every head and every query.",
+        "Where that mask is not True the scores become -inf; then softmax over the last axis.",
     ),
 )

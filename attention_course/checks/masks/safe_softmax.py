@@ -108,10 +108,11 @@ SAFE_SOFTMAX = Exercise(
         ),
     ),
     hints=(
-        "First find the blind rows: (scores == -torch.inf).all(-1, keepdim=True).",
+        "First find the blind rows, those whose scores are -inf for all keys. Keep the keys' axis, with "
+        "length 1, and the mask broadcasts over the row.",
         "Replacing NaN by 0 after softmax gives the right weights and NaN gradients: the derivative "
         "of softmax is taken at its own result, and that is NaN. The NaN must never arise.",
-        "Give the blind rows a harmless score before softmax, masked_fill(blind, 0.0), and weights "
-        "of 0 after it, by the same masked_fill.",
+        "Give the blind rows a harmless score, such as 0, before softmax, and weights of 0 after it. "
+        "masked_fill does both, with the same mask.",
     ),
 )

@@ -290,8 +290,8 @@ POLICY_LOSS = Exercise(
     hints=(
         "Three tables [T, B]: the log-probability of what was done, how much better than usual it went, and "
         "whether it counts. What is done with the first two, and what with the third?",
-        "logits.log_softmax(-1).gather(-1, action[..., None]) has one entry in its last axis. The baseline "
-        "is the mean over the steps that count.",
+        "gather takes each action's log-probability along the last axis, if action has an axis of length "
+        "1 there, and leaves that axis. The baseline is the mean over the steps that count.",
         "Leave out the steps that do not count before you multiply, by table[alive] or by masked_fill: after "
         "it, the gradient is 0 times what is infinite. .detach() makes the returns constants. A minus, a "
         "sum, and B is alive.shape[1].",

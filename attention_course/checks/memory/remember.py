@@ -320,9 +320,10 @@ REMEMBER = Exercise(
     hints=(
         "Three things in the right order: forget, append, look. What must be done first, so that the new "
         "step sees itself and nothing of an episode that has ended?",
-        "Forgetting touches only valid: valid & ~ended[:, None]. torch.cat along dim=1 appends; the new step "
-        "needs an axis of length 1 there, and is valid in every row.",
-        "The scores are [B, t + 1]: keys @ query[..., None] has an axis too many at the end. Hide by -inf, "
-        "then softmax over the last axis, then weights[:, None] @ values.",
+        "Forgetting touches only valid: a row whose episode has ended becomes False throughout. "
+        "torch.cat along dim=1 appends; the new step needs an axis of length 1 there, and is valid in "
+        "every row.",
+        "The scores are [B, t + 1]: the query as a column leaves an axis too many at the end. Hide by "
+        "-inf, then softmax over the last axis; for the context the weights are a row, [B, 1, t + 1].",
     ),
 )

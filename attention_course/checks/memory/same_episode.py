@@ -174,7 +174,7 @@ SAME_EPISODE = Exercise(
         "episode if their numbers are equal.",
         "cumsum along time counts the ends up to a step, its own among them. Its own must not count: the "
         "step with which an episode ends is still of it.",
-        "number[:, :, None] == number[:, None, :] compares all with all. Then take away what lies ahead, as "
-        "in any causal mask.",
+        "The numbers as a column, compared with the numbers as a row, are all against all. Then take "
+        "away what lies ahead, as in any causal mask.",
     ),
 )

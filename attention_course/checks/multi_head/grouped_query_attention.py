@@ -150,7 +150,8 @@ GROUPED_QUERY_ATTENTION = Exercise(
         "each query head uses.",
         "torch.repeat_interleave copies each head in place; torch.Tensor.repeat copies the whole row of "
         "heads. Count the axis of the heads from the end: -3.",
-        "Without a copy: query.unflatten(-3, (groups, -1)) makes [..., groups, h / groups, T_q, d_k], "
-        "and key.unsqueeze(-3) broadcasts against it. Flatten the two axes of the context again.",
+        "Without a copy: split the heads' axis of query into groups and the heads of a group, [..., "
+        "groups, h / groups, T_q, d_k], and give key and value an axis of length 1 there to broadcast. "
+        "Flatten the two axes of the context again.",
     ),
 )

@@ -108,6 +108,7 @@ HEAD_CONTRIBUTIONS = Exercise(
         "does a row times a column of blocks give?",
         "Block i is rows i · d_v to (i + 1) · d_v of W_O. unflatten(0, (h, -1)) makes the blocks an axis: "
         "[h, d_v, d_model].",
-        "A matrix product works on the last two axes and pairs up those in front: context @ blocks.",
+        "A matrix product works on the last two axes and pairs up those in front. The heads stand in "
+        "front in both, so one product does all of them.",
     ),
 )

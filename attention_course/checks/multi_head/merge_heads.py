@@ -68,7 +68,7 @@ MERGE_HEADS = Exercise(
     hints=(
         "Walk the way of split_heads back: which two axes did it swap, and which one did it split?",
         "Swap heads and tokens first: [..., T, h, d_v]. Only now do the numbers of a token lie together.",
-        "Then join the last two axes: .flatten(-2). (view refuses here: after the swap the numbers "
-        "do not lie in order in memory. reshape and flatten copy.)",
+        "Then join the last two axes, with flatten or reshape. (view refuses here: after the swap the "
+        "numbers do not lie in order in memory. The other two copy.)",
     ),
 )

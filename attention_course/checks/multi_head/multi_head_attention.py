@@ -264,6 +264,7 @@ MULTI_HEAD_ATTENTION = Exercise(
         "products; the second and the fourth you have written above.",
         "After the split, everything is chapter 3 with one more leading axis: query @ key.mT works on "
         "all heads of all sentences at once, and gives [..., h, T_q, T_k].",
-        "Scale by the root of the split query's last axis, softmax over dim=-1, mix, merge, @ w_output.",
+        "Scale by the root of the split query's last axis, softmax over the keys, mix, merge, and W_O "
+        "from the right.",
     ),
 )

@@ -71,7 +71,9 @@ SPLIT_HEADS = Exercise(
     ),
     hints=(
         "Write the shape after each step: [..., T, d_model], then [..., T, h, d_k], then [..., h, T, d_k].",
-        "The first step splits one axis in two, and no number moves: x.unflatten(-1, (h, d_k)).",
-        "The second swaps two axes, counted from the end: .transpose(-2, -3).",
+        "The first step splits one axis in two, and no number moves: unflatten, on the last axis, into h "
+        "and d_k.",
+        "The second swaps the axis of the tokens and the one of the heads. Count both from the end, "
+        "because there may be any number in front.",
     ),
 )

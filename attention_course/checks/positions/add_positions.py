@@ -179,9 +179,9 @@ ADD_POSITIONS = Exercise(
     hints=(
         "Make the table [T, d_model] first and add it at the end: it broadcasts over the batch. How "
         "many frequencies are there, and which columns does each serve?",
-        "torch.arange(0, d_model, 2) is 2i for every pair. positions[:, None] * frequencies is "
-        "[T, d_model / 2]: one angle for each token and pair.",
-        "torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2) lays the two side by side. "
-        "Give it the dtype of x before you add.",
+        "The even numbers below d_model are 2i, one for every pair. Positions as a column times "
+        "frequencies as a row is [T, d_model / 2]: one angle for each token and pair.",
+        "Stack sines and cosines on a new last axis and flatten it into the one before: they lie side by "
+        "side. Give the table the dtype of x before you add.",
     ),
 )

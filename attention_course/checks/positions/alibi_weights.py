@@ -171,7 +171,7 @@ ALIBI_WEIGHTS = Exercise(
         "the slopes [h]. What shape must the slopes have to multiply the distances?",
         "The queries stand at T_k - T_q, ..., T_k - 1. (query[:, None] - key).abs() is the table of "
         "distances; slopes[:, None, None] makes one table per head of it.",
-        "The slopes are 2.0 ** (-8 * torch.arange(1, h + 1) / h). Then (scores - slopes · distance), "
-        "and softmax over the last axis.",
+        "The exponents of the h slopes go in equal steps from -8 / h to -8. Subtract each head's slope "
+        "times the distances from its scores, then softmax over the last axis.",
     ),
 )

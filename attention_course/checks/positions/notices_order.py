@@ -176,9 +176,9 @@ NOTICES_ORDER = Exercise(
     hints=(
         "If a reader does not notice the order, what does it say of a token that has been moved? The same "
         "as before, in another row. So which two rows do you compare?",
-        "For each reader: read x, and read x[..., order, :]. Row i of the second belongs to the "
-        "token order[i]. Bring the first into that order, then take the largest absolute difference over "
-        "tokens and columns.",
+        "For each reader: read x, and read x with its tokens in the given order. Row i of the second "
+        "belongs to the token order[i]. Bring the first into that order, then take the largest absolute "
+        "difference over tokens and columns.",
         "Stack the four numbers along a last axis. A reader has noticed where its number is above 1e-3, and "
         "a prediction has held where it equals that.",
     ),

@@ -293,7 +293,7 @@ ROTARY_ATTENTION = Exercise(
         "back. At which of them does your rotate of exercise 3 find what its docstring asks for?",
         "Project, split, turn queries and keys (start 0), scores / √d_k, hide what lies above the diagonal, "
         "softmax, mix the values, join the heads, project. Values are not turned.",
-        "unflatten(-1, (num_heads, -1)) and transpose(-2, -3) split; transpose(-2, -3) and flatten(-2) join. "
-        "A lower triangle, [T, T], says who may look.",
+        "To split, unflatten the last axis into heads and columns and swap heads and tokens; to join, "
+        "swap them back and flatten. A lower triangle, [T, T], says who may look.",
     ),
 )

@@ -192,9 +192,10 @@ ROTATE = Exercise(
     hints=(
         "Write the shapes: positions [T], frequencies [d_k / 2], angles [T, d_k / 2]. Which columns "
         "of x belong to angle i?",
-        "first = x[..., 0::2] and second = x[..., 1::2] are [..., T, d_k / 2], as the angles are. "
-        "Turn them: first * cos - second * sin, and first * sin + second * cos.",
-        "torch.stack((..., ...), dim=-1).flatten(-2) puts pairs side by side again. The positions "
-        "are start + torch.arange(T).",
+        "The first numbers of all pairs are every second column from 0 on, the second ones every second "
+        "column from 1 on: [..., T, d_k / 2], as the angles are. Turn them by the two lines of the "
+        "rotation matrix.",
+        "Stack the two on a new last axis and flatten it, and pairs lie side by side again. The "
+        "positions count from start, one for each token.",
     ),
 )

@@ -168,9 +168,9 @@ SHIFT = Exercise(
     hints=(
         "Write the row as sin a, cos a with a = p · ω. What are sin(a + b) and cos(a + b) with "
         "b = k · ω? Position p itself must not turn up in what you multiply with.",
-        "Take the columns apart: sine = table[..., 0::2], cosine = table[..., 1::2]. The angles "
-        "k · ω_i are one number per pair.",
-        "The new sines are sine * cos + cosine * sin, the new cosines cosine * cos - sine * sin. "
-        "torch.stack and flatten lay them side by side again.",
+        "Take the columns apart: every second one from the first on is a sine, every second one from the "
+        "second on a cosine. The angles k · ω_i are one number per pair.",
+        "The addition theorems give the new sine and the new cosine of a pair out of four products. "
+        "Stack the two on a new last axis and flatten it: they lie side by side again.",
     ),
 )

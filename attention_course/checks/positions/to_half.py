@@ -92,7 +92,7 @@ TO_HALF = Exercise(
     hints=(
         "Write for one head of width 6 which old column has to stand in each of the new columns 0 to 5.",
         "It is 0, 2, 4, 1, 3, 5: the firsts of all pairs, then the seconds. Do that within each head.",
-        "w.unflatten(-1, (NUM_HEADS, -1, 2)) is [..., h, d_k / 2, 2]: head, pair, first or second. "
-        "Swap the last two axes and join all three again.",
+        "Split the last axis in three, [..., h, d_k / 2, 2]: head, pair, first or second. Swap the last "
+        "two of them and join all three again.",
     ),
 )

@@ -356,9 +356,9 @@ BEST_HEAD = Exercise(
     hints=(
         "For one head and one example there is one question: is its largest weight on an allowed key the one "
         "on the target? Which shape has the table of all answers?",
-        "Hide the keys that are not allowed before argmax over the keys. right[train].mean(0) is then a "
-        "table [L, h] of accuracies, right[~train].mean(0) another one. Which of them chooses, which "
-        "reports?",
+        "Hide the keys that are not allowed before argmax over the keys. The mean over the sentences of "
+        "one half is then a table [L, h] of accuracies, that over the other half another one. Which of "
+        "them chooses, which reports?",
         "argmax without an axis counts through the table row by row. The length of a row, // and % give its "
         "row and the column. Read the second table at that place.",
     ),

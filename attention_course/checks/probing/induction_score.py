@@ -306,8 +306,9 @@ INDUCTION_SCORE = Exercise(
     hints=(
         "Write the sentence a b a c a. Where may the last a look, and where the second one? Which queries "
         "have nowhere to look?",
-        "tokens[:, :, None] == tokens[:, None, :] is [B, T, T], queries down. You want the comparison with "
-        "the token one place before the key: the same table, moved by one column. Column 0 is False.",
+        "The sentence as a column compared with the sentence as a row is [B, T, T], queries down. You "
+        "want the comparison with the token one place before the key: the same table, moved by one "
+        "column. Column 0 is False.",
         "tril() keeps the keys up to the query. What is left is a mask for all heads of a sentence. Add up "
         "the weights it leaves; the queries to divide by are the rows of the mask that are not empty.",
     ),

@@ -168,7 +168,8 @@ BLOCK = Exercise(
     hints=(
         "Compute the scores once and use them twice: for the softmax that mixes the values, and for "
         "the logarithm of the sum of their exponentials.",
-        "scores.logsumexp(dim=-1) has one number for each query and does not overflow.",
-        "The weights are (scores - lse[..., None]).exp(), or scores.softmax(dim=-1): the same thing.",
+        "logsumexp over the keys has one number for each query and does not overflow.",
+        "The weights are exp of the scores minus that number, which needs an axis for the keys. softmax "
+        "over the keys is the same thing.",
     ),
 )

@@ -140,7 +140,7 @@ DEAL = Exercise(
         ),
     ),
     hints=(
-        "x.chunk(n, dim=-2) cuts the tokens into n equal pieces. Into how many?",
+        "chunk cuts the axis of the tokens into equal pieces. Into how many?",
         "Process r takes chunks r and 2 P - 1 - r, and joins them with torch.cat along the tokens.",
         "torch.stack of the P shards makes the new first axis.",
     ),

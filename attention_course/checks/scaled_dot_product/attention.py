@@ -187,6 +187,7 @@ ATTENTION = Exercise(
         "Three steps: score every query against every key, turn each row of scores into weights, "
         "mix the values with them. You wrote the first two already.",
         "weights is [..., T_q, T_k] and value is [..., T_k, d_v]. Which product sums over the keys?",
-        "weights = softmax(scores(query, key)), context = weights @ value. Return both, context first.",
+        "What your softmax makes of your scores is the left factor of a matrix product, value the right "
+        "one. Return both, context first.",
     ),
 )

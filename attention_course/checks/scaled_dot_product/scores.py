@@ -108,6 +108,6 @@ SCORES = Exercise(
         "two inputs share, and what happens to it in a matrix product?",
         "A matrix product sums over the last axis of the left factor and the last but one of the "
         "right. key.mT swaps the last two axes of key and leaves the others alone.",
-        "d_k is query.shape[-1]. Divide query @ key.mT once by its square root.",
+        "d_k is the length of query's last axis. Divide the product once by its square root.",
     ),
 )

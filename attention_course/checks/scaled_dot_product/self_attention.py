@@ -177,6 +177,7 @@ SELF_ATTENTION = Exercise(
         "Queries, keys and values are three views of the same tokens. Each comes from x by one "
         "matrix product.",
         "Tokens are rows: query = x @ w_query, without a transpose. Do the same for key and value.",
-        "Hand the three to your attention(query, key, value) and keep the first of its two results.",
+        "Hand the three to your attention, in the order of its parameters, and keep the first of its two "
+        "results.",
     ),
 )

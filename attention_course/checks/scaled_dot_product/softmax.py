@@ -154,7 +154,7 @@ SOFTMAX = Exercise(
         "the scores of one query?",
         "Sum over dim=-1 and keep that axis (keepdim=True), so that each row is divided by its own "
         "sum. Then try torch.tensor([10000.0, 9999.0]).",
-        "Before exp, take from each row its own maximum, scores.amax(-1, keepdim=True), and put the "
-        "difference into a new tensor. The largest exponent is then 0.",
+        "Before exp, take from each row its own maximum (amax over the last axis, which is kept), and "
+        "put the difference into a new tensor. The largest exponent is then 0.",
     ),
 )

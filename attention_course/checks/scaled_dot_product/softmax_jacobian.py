@@ -142,7 +142,7 @@ SOFTMAX_JACOBIAN = Exercise(
         "Write down the 3 × 3 matrix for w = [0.2, 0.4, 0.4].",
         "Split it in two: w_i δ_ij is a diagonal matrix (torch.diag_embed keeps leading axes), and "
         "w_i w_j is an outer product.",
-        "weights[..., :, None] * weights[..., None, :] is the outer product of every row with "
-        "itself, with any leading axes.",
+        "An outer product is each row as a column times the same row as a row: one factor gets an axis "
+        "of length 1 behind its last, the other before its last, and broadcasting does the rest.",
     ),
 )

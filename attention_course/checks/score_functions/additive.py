@@ -155,6 +155,6 @@ ADDITIVE = Exercise(
         "with every key has the shape [..., T_q, T_k, hidden].",
         "Two axes of length 1 make broadcasting do that: unsqueeze(-2) for the queries, "
         "unsqueeze(-3) for the keys.",
-        "tanh over the sum, then @ v, which sums over the last axis and takes it away.",
+        "tanh over the sum, then the product with v, which sums over the last axis and takes it away.",
     ),
 )

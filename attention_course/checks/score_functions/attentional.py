@@ -171,8 +171,9 @@ ATTENTIONAL = Exercise(
     hints=(
         "The states of all steps are there already, so no loop is needed: attention first, [B, T_q, d] "
         "against [B, T_k, d], as one product.",
-        "(torch.arange(T_k) < lengths[:, None]).unsqueeze(1) is [B, 1, T_k]: the same words for every "
-        "query. Scores where it is False become -inf before the softmax.",
-        "context = weights @ encoder, then torch.cat((context, decoder), dim=-1) @ weight, then tanh.",
+        "What is a word is a table [B, T_k]. With an axis of length 1 in its middle, [B, 1, T_k], it is "
+        "the same for every query. Scores where it is False become -inf before the softmax.",
+        "The context is the product of weights and encoder. Put it in front of the decoder's states, "
+        "along the last axis; that times weight, and tanh of all.",
     ),
 )

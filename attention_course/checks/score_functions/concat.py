@@ -120,8 +120,9 @@ CONCAT = Exercise(
     hints=(
         "The tensor of all pairs [q; k] has the shape [..., T_q, T_k, d_q + d_k]. torch.cat does not "
         "broadcast, so both parts need all leading axes first.",
-        "query.unsqueeze(-2).expand(*query.shape[:-1], T_k, -1) repeats every query along a new axis "
-        "for the keys. The keys need a new axis in front of theirs.",
+        "Repeat every query along a new axis behind its own, for the keys, and every key along a new "
+        "axis in front of its own, for the queries: unsqueeze and expand, which copies nothing. Then "
+        "both have all leading axes.",
         "Or never build the pairs: the first d_q rows of weight are a query_weight, the others a "
         "key_weight, and exercise 2 does the rest.",
     ),

@@ -101,7 +101,8 @@ COSINE = Exercise(
     ),
     hints=(
         "cos(q, k) = q·k / (|q| |k|). Which part can be done before the product, for each row alone?",
-        "query.norm(dim=-1, keepdim=True) is [..., T_q, 1] and divides every row by its own length.",
-        "clamp_min(1e-8) keeps a length of 0 from becoming a divisor. Then a product with .mT.",
+        "The norm of each row, with the axis kept, is [..., T_q, 1] and divides every row by its own length.",
+        "clamp_min(1e-8) keeps a length of 0 from becoming a divisor. Then one product of all queries "
+        "with all keys.",
     ),
 )

@@ -86,6 +86,7 @@ GENERAL = Exercise(
         "query is [..., T_q, d_q] and weight [d_q, d_k]. Which product makes queries as wide as keys?",
         "query @ weight is [..., T_q, d_k]: a query that speaks the keys' language. What is left is "
         "a dot product with every key.",
-        "key.mT swaps the last two axes only: query @ weight @ key.mT.",
+        "Of key, only the last two axes change places, and what stands in front stays. Then two matrix "
+        "products in the order of the formula: [..., T_q, d_q], [d_q, d_k], [..., d_k, T_k].",
     ),
 )

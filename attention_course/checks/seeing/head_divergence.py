@@ -266,7 +266,8 @@ HEAD_DIVERGENCE = Exercise(
         "left?",
         "JS = H(m) - ½ (H(p) + H(q)), with m = ½ (p + q): no quotient, and 0 · log 0 is the only trouble. "
         "torch.special.entr(p) is -p log p, and 0 where p is 0.",
-        "weights[:, None] and weights[None] are head a's and head b's rows, [h, 1, T, T] and [1, h, T, T]: "
-        "their mean is [h, h, T, T]. Sum over the keys, average over the queries.",
+        "With an axis of length 1 behind the heads, and with one in front of them, the same rows are "
+        "head a's and head b's, [h, 1, T, T] and [1, h, T, T]: their mean is [h, h, T, T]. Sum over the "
+        "keys, average over the queries.",
     ),
 )

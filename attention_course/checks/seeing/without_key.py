@@ -275,7 +275,7 @@ WITHOUT_KEY = Exercise(
         "on the token, and by what has it to be divided?",
         "torch.arange(T) == position is True at the token; weights.masked_fill(that, 0.0) is new. Its sum "
         "over the keys, with keepdim=True, is what is left of each row.",
-        "Where nothing is left, the row is all zeros: divided by 1 it stays so. torch.where(rest > 0, rest, "
-        "1.0) in the place of rest keeps 0/0 from arising at all.",
+        "Where nothing is left, the row is all zeros: divided by 1 it stays so. torch.where with 1 in "
+        "the place of a sum of 0 keeps 0/0 from arising at all.",
     ),
 )

@@ -311,8 +311,8 @@ CONTRASTIVE_LOSS = Exercise(
     hints=(
         "Write the scores [B, B]: images down, texts across. What do you want of row i, and what of column "
         "i?",
-        "F.normalize(x, dim=-1) takes lengths out. -log softmax of the right entry, for each row and for "
-        "each column: the right ones are scores.diagonal(dim1=-2, dim2=-1).",
+        "F.normalize over the last axis takes lengths out. -log softmax of the right entry, for each row "
+        "and for each column: the right ones are the diagonal of the last two axes.",
         "log_softmax over the last axis for the images, over the axis before it for the texts. Take the "
         "diagonal of each, the mean over the pairs, and half of the sum; then the sign.",
     ),

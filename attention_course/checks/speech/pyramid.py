@@ -253,8 +253,9 @@ PYRAMID = Exercise(
     hints=(
         "Three steps: silence behind every clip's end, an even number of frames, then pairs. Which frames "
         "stand side by side in memory?",
-        "torch.arange(T) < lengths[:, None] is True for frames of a clip; it needs one more axis to meet x. "
-        "F.pad(x, (0, 0, 0, n)) puts n frames of zeros behind the last.",
+        "torch.arange(T) < lengths[:, None] is True for frames of a clip; it needs one more axis to meet "
+        "x. F.pad takes two numbers for each axis, the last axis first: the n frames of zeros behind are "
+        "the fourth number.",
         "With the frames on axis 1 and their number even, one reshape to rows of 2d numbers joins "
         "neighbours. The lengths are halved and rounded up, and stay integers.",
     ),

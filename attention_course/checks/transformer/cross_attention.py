@@ -212,7 +212,8 @@ CROSS_ATTENTION = Exercise(
         "weights belongs to one target token.",
         "scores is [B, T_q, T_k], T_q tokens of x and T_k tokens of memory. Which of the two paddings "
         "is about keys, and which axis does it lack?",
-        "memory_real.bool()[:, None, :] is [B, 1, T_k]. Fill with -inf where it is False, then softmax "
-        "over the last axis. x_real is not needed.",
+        "The mask is [B, T_k] and needs an axis of length 1 for the queries. Fill with -inf where it is "
+        "False, then softmax over the last axis. A padded query is computed like any other, so x_real is "
+        "not needed.",
     ),
 )

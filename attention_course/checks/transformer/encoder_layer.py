@@ -372,10 +372,10 @@ ENCODER_LAYER = Exercise(
         "__init__ makes eight parts and assigns each to self under the name that the text gives it; forward "
         "is two halves of the same form: norm(something + layer(something)). What is “something” in the "
         "first half, and what in the second?",
-        "nn.Linear(d_model, d_model, bias=False) four times, nn.Linear(d_model, d_ff) and back, "
-        "nn.LayerNorm(d_model) twice. First half: self.output of the attention of x with itself; add x; "
+        "nn.Linear without a bias four times, from d_model to d_model; one with a bias to d_ff and one "
+        "back; nn.LayerNorm twice. First half: self.output of the attention of x with itself; add x; "
         "self.norm_1.",
-        "Second half: self.outer(torch.relu(self.inner(y))) of that result y; add y, not x; self.norm_2. "
-        "Assign nothing to self in forward.",
+        "Second half: the result y goes through self.inner, a ReLU and self.outer; add y, not x; "
+        "self.norm_2. Assign nothing to self in forward.",
     ),
 )

@@ -174,6 +174,7 @@ LAYER_NORM = Exercise(
         "Take one token, a row of d_model numbers. Which numbers does its mean run over?",
         "x.mean(-1, keepdim=True) is [..., T, 1] and broadcasts against x. The variance is the mean "
         "of the squared differences from it.",
-        "(x - mean) / torch.sqrt(variance + EPSILON), then times gain, plus shift.",
+        "What is left of the mean, divided by the square root of variance and EPSILON together, then "
+        "times gain, plus shift.",
     ),
 )

@@ -161,7 +161,7 @@ NEXT_TOKEN_LOSS = Exercise(
         "which token have no partner?",
         "logits[:, :-1] belongs to tokens[:, 1:]. log_softmax over the last axis and gather pick the "
         "log-probability of each target: [B, T - 1].",
-        "real = target != PAD. Multiply by it, sum over the last axis, and divide by real.sum(-1). "
-        "F.cross_entropy(..., reduction='none') may do the picking; it wants the words on axis 1.",
+        "Multiply by what is no padding, sum over the last axis, and divide by the number of real tokens "
+        "there. F.cross_entropy(..., reduction='none') may do the picking; it wants the words on axis 1.",
     ),
 )

@@ -119,6 +119,7 @@ PRE_NORM_BLOCK = Exercise(
     hints=(
         "Draw it: a straight road from x to the output, and a branch that leaves the road and comes "
         "back. What stands on the branch, in which order, and what on the road?",
-        "x + f(norm(x)), with your own functions for f and norm.",
+        "Two of your own functions stand on the branch, one inside the other. x itself comes in once "
+        "more, behind both.",
     ),
 )

@@ -177,8 +177,8 @@ TRAIN = Exercise(
         "of the optimizer. What has to be done before the gradients of the next batch come?",
         "The loss is that of exercise 5, with nothing to leave out: logits[:, :-1] against tokens[:, 1:]. "
         "The mask is a lower triangle, [T, T], while it learns and when it is asked.",
-        "batch = tokens[torch.randint(len(tokens), (64,))]; 200 steps of "
-        "torch.optim.Adam(model.parameters(), lr=5e-3). Return lambda sentences: model(sentences, "
-        "mask).argmax(dim=-1).",
+        "Rows drawn by torch.randint are a batch; with 64 of them, 200 steps of torch.optim.Adam at a "
+        "rate of 5e-3 are enough. Return a function that gives sentences and the mask to the model and "
+        "takes the argmax over the words.",
     ),
 )
