@@ -73,7 +73,8 @@ def _add_check(commands, name: str) -> None:
         name,
         description="Run each notebook in a fresh kernel on this machine, and tell which of its "
         "exercises pass; a file of Python, such as gpt.py, is checked as the capstone. A self-check, not "
-        "a grade. Exit code 0 when all pass, 1 when one does not, 2 when a file could not be checked; the others are all the same.",
+        "a grade. Exit code 0 when all pass, 1 when one does not, 2 when a file could not be checked; the "
+        "others are all the same.",
     )
     command.add_argument("notebooks", nargs="+", type=Path, metavar="FILE")
     command.add_argument("--json", action="store_true", help="print a list of objects, not a table")
