@@ -23,6 +23,10 @@ SOURCES = sorted((EXERCISES / "source").glob("*/*.ipynb"))
 GIVEN_AWAY = 9
 #: and so is a whole line that has as many
 WHOLE_LINE = 5
+#: difficulty -> the fewest and the most minutes
+MINUTES = {1: (5, 10), 2: (10, 20), 3: (15, 25)}
+MINUTES_OF_A_MILESTONE = 60
+LINES_OF_ONE_STAR = 3
 CHECK = re.compile(r'^check\("([\w.]+)", (\w+)\)$')
 
 
@@ -55,14 +59,14 @@ def named(code, function):
     return tuple(argument.arg for argument in tree.args.args)
 
 
-def solved(source):
-    """The lines of a notebook's official solutions."""
-    blocks = (
-        block
-        for cell in nbformat.read(source, 4).cells
-        for block in re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", cell.source, re.DOTALL)
-    )
-    return [line.strip() for block in blocks for line in block.split("\n") if line.strip()]
+def solutions_of(source):
+    """The lines of each official solution, by the cell that holds it."""
+    found = {}
+    for cell in nbformat.read(source, 4).cells:
+        for block in re.findall(r"### BEGIN SOLUTION\n(.*?)### END SOLUTION", cell.source, re.DOTALL):
+            lines = found.setdefault(marks(cell)["grade_id"].replace("-", "_"), [])
+            lines += [line.strip() for line in block.split("\n") if line.strip()]
+    return found
 
 
 def signs(text):
@@ -126,9 +130,25 @@ class TestNotebook:
         assert not [line for line in secret if line in text]
         assert "SOLUTION" not in text and "HIDDEN" not in text
 
+    def test_points_are_stars_and_minutes_follow_them(self, source):
+        """The rule of CONTRIBUTING, "How to write a graded exercise"."""
+        for one in chapter_of(source).exercises:
+            assert one.points == one.difficulty, one.name
+            least, most = MINUTES[one.difficulty]
+            if isinstance(one.asks, Scene | MeasuredScene):
+                most = MINUTES_OF_A_MILESTONE
+            assert least <= one.minutes <= most and one.minutes % 5 == 0, one.name
+
+    def test_one_star_is_a_function_of_few_lines(self, source):
+        one_star = [one for one in chapter_of(source).exercises if one.difficulty == 1]
+        solutions = solutions_of(source)
+        for one in one_star:
+            if not isinstance(one.asks, Scene | MeasuredScene):
+                assert len(solutions[one.answer]) <= LINES_OF_ONE_STAR, one.name
+
     def test_hints_stop_before_the_code(self, source):
         """A hint names an operation and its axis; what it shares with a line of a solution stays short."""
-        lines = [signs(line) for line in solved(source)]
+        lines = [signs(line) for block in solutions_of(source).values() for line in block]
         for one in chapter_of(source).exercises:
             for level, text in enumerate(one.hints, 1):
                 said = signs(text)

@@ -107,7 +107,7 @@ def _loud(generator: Generator) -> tuple[Tensor, ...]:
 ATTEND_CACHED = Exercise(
     name=f"{NAME}.attend_cached",
     title="Attention with a past",
-    points=3,
+    points=2,
     difficulty=2,
     minutes=15,
     reference=_attend_cached,

@@ -78,7 +78,7 @@ def _ring_drawn(generator: Generator, *shape: int, most: int) -> tuple[Tensor, T
 RING = Exercise(
     name=f"{NAME}.ring",
     title="A ring of slots",
-    points=2,
+    points=3,
     difficulty=3,
     minutes=20,
     reference=_ring,

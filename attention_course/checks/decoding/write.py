@@ -123,7 +123,7 @@ WRITE = Exercise(
     name=f"{NAME}.write",
     title="Make it fast: nothing twice",
     points=3,
-    difficulty=2,
+    difficulty=3,
     minutes=20,
     reference=_write,
     asks=Function(effort=Effort(entries=50_000, operations=10_000, work=WORK)),

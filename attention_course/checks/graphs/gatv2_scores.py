@@ -64,7 +64,7 @@ def _by_hand(generator: Generator) -> Inputs:
 GATV2_SCORES = Exercise(
     name=f"{NAME}.gatv2_scores",
     title="What GATv2 thinks of it",
-    points=2,
+    points=1,
     difficulty=1,
     minutes=10,
     reference=_gatv2_scores,

@@ -72,7 +72,7 @@ def _step_in_place(
 STEP = Exercise(
     name=f"{NAME}.step",
     title="One more block",
-    points=3,
+    points=2,
     difficulty=2,
     minutes=15,
     reference=_step,

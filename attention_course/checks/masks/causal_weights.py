@@ -38,7 +38,7 @@ def _loud(generator: Generator) -> Tensor:
 CAUSAL_WEIGHTS = Exercise(
     name=f"{NAME}.causal_weights",
     title="Nobody reads the future",
-    points=2,
+    points=1,
     difficulty=1,
     minutes=10,
     reference=_causal_weights,

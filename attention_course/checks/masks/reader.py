@@ -105,7 +105,7 @@ def _loud_future(generator: Generator) -> Inputs:
 READER = Exercise(
     name=f"{NAME}.reader",
     title="Mend it: a loss too good to be true",
-    points=3,
+    points=2,
     difficulty=2,
     minutes=15,
     reference=Reader,

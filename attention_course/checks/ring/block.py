@@ -65,7 +65,7 @@ def _far_apart(generator: Generator) -> Inputs:
 BLOCK = Exercise(
     name=f"{NAME}.block",
     title="One block of keys",
-    points=2,
+    points=1,
     difficulty=1,
     minutes=10,
     reference=_block,

@@ -59,7 +59,7 @@ def _sequence(generator: Generator, world: int, *shape: int, dtype: torch.dtype 
 DEAL = Exercise(
     name=f"{NAME}.deal",
     title="Zigzag",
-    points=2,
+    points=1,
     difficulty=1,
     minutes=10,
     reference=_deal,

@@ -53,7 +53,7 @@ def _concat_inputs(
 CONCAT = Exercise(
     name=f"{NAME}.concat",
     title="The same network with one matrix",
-    points=1,
+    points=2,
     difficulty=2,
     minutes=10,
     reference=_concat,
