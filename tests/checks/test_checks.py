@@ -501,7 +501,10 @@ def test_garbage_is_told_apart():
     ("change", "words"),
     [
         (lambda context, weights: context, "one tensor; expected 2: return (context, weights)"),
-        (lambda context, weights: [context, weights], "It returned a list"),
+        (
+            lambda context, weights: [context, weights],
+            "It returned a list of 2; expected a tuple of 2: return (context, weights).",
+        ),
         (lambda context, weights: (context,), "a tuple of 1; expected 2"),
         (lambda context, weights: (context, weights, weights), "a tuple of 3; expected 2"),
         (lambda context, weights: (context, None), "weights is None"),

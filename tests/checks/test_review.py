@@ -201,6 +201,13 @@ def _from_nn_linear(x, memory, w_query, w_key, w_value, w_output):
     return (weights @ value).transpose(-2, -3).flatten(-2) @ w_output.mT
 
 
+def _mask_along_the_queries(decoder, encoder, lengths, weight):
+    scores = decoder @ encoder.mT
+    rows = torch.arange(scores.shape[-2]) < lengths[:, None]
+    weights = scores.masked_fill(~rows[..., None], -torch.inf).softmax(-1)
+    return torch.cat((weights @ encoder, decoder), dim=-1).matmul(weight).tanh(), weights
+
+
 #: exercise, answer, and what the first finding or the mistake says
 WRONG = (
     ("05_masks.safe_softmax", _global_maximum, ""),
@@ -210,6 +217,7 @@ WRONG = (
     ("07_transformer.layer_norm", _by_squares, "a difference of large squares"),
     ("07_transformer.layer_norm", _std_and_epsilon, "unbiased, and ε outside the root"),
     ("04_multi_head.multi_head_attention", _from_nn_linear, ""),
+    ("02_score_functions.attentional", _mask_along_the_queries, "mask along the queries"),
 )
 
 

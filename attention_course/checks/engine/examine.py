@@ -126,6 +126,8 @@ def _type(exercise: Exercise, result: Any) -> str:
     both = f"({', '.join(names)})"
     if type(result) is Tensor:
         return f"It returned one tensor; expected {len(names)}: return {both}."
+    if isinstance(result, list):
+        return f"It returned a list of {len(result)}; expected a tuple of {len(names)}: return {both}."
     if not isinstance(result, tuple):
         start = _one_type("It returned", result)
         return f"{start} Expected a tuple: return {both}." if start else ""

@@ -33,6 +33,11 @@ def _luong(
     return attentional
 
 
+def _masking_queries(decoder: Tensor, encoder: Tensor, lengths: Tensor) -> Tensor:
+    steps = torch.arange(decoder.shape[-2]) < lengths[:, None]  # [B, T_q]
+    return (decoder @ encoder.mT).masked_fill(~steps.unsqueeze(-1), -torch.inf).softmax(-1)
+
+
 def _luong_inputs(
     generator: Generator,
     T_q: int,
@@ -132,6 +137,12 @@ ATTENTIONAL = Exercise(
             "no mask",
             _luong(lambda decoder, encoder, lengths: (decoder @ encoder.mT).softmax(-1)),
             "Padding gets weight like any word. Look for lengths: is it used?",
+        ),
+        Mistake(
+            "mask along the queries",
+            _luong(_masking_queries),
+            "Your mask hides queries: rows of [B, T_q, T_k], as if lengths counted the decoder's steps. "
+            "They count encoder states, which are the keys. Along which axis does the mask change?",
         ),
         Mistake(
             "mask after softmax",
