@@ -619,6 +619,16 @@ def test_rows_that_do_not_sum_to_1_are_told_after_the_values():
     assert "Also: The rows of weights do not sum to 1: they sum to 0.5." in report.plain(verdict, "")
 
 
+def test_what_else_is_wrong_names_its_case_where_that_is_another_one():
+    def solution(query, key, value):
+        context, weights = ATTENTION.reference(query, key, value)
+        return context * torch.nan if query.shape[-1] == 256 else context + 1, weights
+
+    verdict = judge_function(ATTENTION, solution)
+    assert verdict.findings[0].case == "one decimal"
+    assert 'Also: in the case "wide head", context: of 12 entries, 12 NaN' in report.plain(verdict, "")
+
+
 def test_overflow_is_told_only_where_it_happens():
     verdict = judge_function(SOFTMAX, lambda s: s.exp() / s.exp().sum(-1, keepdim=True))
     assert {finding.stage for finding in verdict.findings} == {"stability"}

@@ -183,8 +183,8 @@ def values(find: Callable[..., Finding], name: str, got: Tensor, want: Tensor) -
         what = " and ".join(f"{n} {kind}" for n, kind in ((nan, "NaN"), (inf, "infinite")) if n)
         text = (
             f"{name}: of {got.numel()} entries, {what}, where the right answer is finite. "
-            "Follow the largest number of the input through your steps: where does it overflow, where is "
-            "-inf subtracted from -inf, or 0 divided by 0?"
+            "Follow that row of the input through your steps: does a large number overflow, is -inf "
+            "subtracted from -inf, as where nothing may be seen, or is 0 divided by 0?"
         )
         where = tuple(strange.nonzero()[0].tolist())
         return [find("stability", text, _table(got, want, where))]

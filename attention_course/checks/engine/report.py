@@ -30,11 +30,14 @@ def title(verdict: Verdict) -> str:
 
 def others(verdict: Verdict) -> tuple[str, ...]:
     """What else is wrong: one sentence for each further stage, without repeating any."""
-    stages, sentences = {verdict.findings[0].stage}, []
+    first, sentences = verdict.findings[0], []
+    stages = {first.stage}
     for finding in verdict.findings[1:]:
         if finding.stage not in stages:
             stages.add(finding.stage)
-            sentences.append(finding.text.partition("\n")[0])
+            elsewhere = finding.case not in ("", first.case)
+            where = f'in the case "{finding.case}", ' if elsewhere else ""
+            sentences.append(where + finding.text.partition("\n")[0])
     return tuple(sentences)
 
 
