@@ -208,6 +208,22 @@ def _mask_along_the_queries(decoder, encoder, lengths, weight):
     return torch.cat((weights @ encoder, decoder), dim=-1).matmul(weight).tanh(), weights
 
 
+def _blind_rows_left_alone(query, key, value, real):
+    scores = query @ key.mT / query.shape[-1] ** 0.5
+    seen = (later(scores) <= 0) & keys(real)
+    weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return weights @ value, weights
+
+
+def _visible_as_numbers(last, query, window):
+    held, visible = find_exercise("09_decoding.ring").reference(last, query, window)
+    return held, visible.long()
+
+
+def _a_list(scores, states, lengths):
+    return list(find_exercise("01_bottleneck.look_back").reference(scores, states, lengths))
+
+
 #: exercise, answer, and what the first finding or the mistake says
 WRONG = (
     ("05_masks.safe_softmax", _global_maximum, ""),
@@ -218,6 +234,9 @@ WRONG = (
     ("07_transformer.layer_norm", _std_and_epsilon, "unbiased, and ε outside the root"),
     ("04_multi_head.multi_head_attention", _from_nn_linear, ""),
     ("02_score_functions.attentional", _mask_along_the_queries, "mask along the queries"),
+    ("05_masks.decoder_attention", _blind_rows_left_alone, "NaN rows"),
+    ("09_decoding.ring", _visible_as_numbers, "visible has dtype int64; expected bool."),
+    ("01_bottleneck.look_back", _a_list, "a list of 2; expected a tuple of 2: return (context, weights)."),
 )
 
 
