@@ -335,7 +335,7 @@ GRAPH_ATTENTION = Exercise(
         "each node, and the mixing. The first and the third you have written.",
         "What self.query makes of x, with its last axis split into heads and columns, is [N, h, d_out]. "
         "What an edge carries is its weight, with an axis added, times key[source]: [E, h, d_out].",
-        "What arrives is added up by index_add(0, target, ...) on zeros [N, h, d_out], which leaves 0 where "
-        "nothing arrives. flatten(1) lays the heads side by side.",
+        "What arrives at a target is added up by index_add on zeros [N, h, d_out], which leaves 0 where "
+        "nothing arrives. Flattened from the heads on, the heads lie side by side.",
     ),
 )

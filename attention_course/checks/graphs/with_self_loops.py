@@ -136,7 +136,7 @@ WITH_SELF_LOOPS = Exercise(
         "Two pieces, put side by side: the edges that are no loops, and N loops. By what do you recognise a "
         "loop in a column of edges?",
         "Keep a column where its two nodes differ. The loops are the numbers 0 to N - 1, in both rows.",
-        "A boolean index on the second axis, edges[:, keep], keeps columns in their order. "
-        "torch.arange(num_nodes) twice, by stack or expand, is [2, N]; torch.cat joins along dim=1.",
+        "A boolean index on the second axis keeps columns in their order. The numbers of all nodes, "
+        "twice, by stack or expand, are [2, N]; torch.cat joins along dim=1.",
     ),
 )

@@ -292,8 +292,8 @@ POLICY_LOSS = Exercise(
         "whether it counts. What is done with the first two, and what with the third?",
         "gather takes each action's log-probability along the last axis, if action has an axis of length "
         "1 there, and leaves that axis. The baseline is the mean over the steps that count.",
-        "Leave out the steps that do not count before you multiply, by table[alive] or by masked_fill: after "
-        "it, the gradient is 0 times what is infinite. .detach() makes the returns constants. A minus, a "
-        "sum, and B is alive.shape[1].",
+        "Leave out the steps that do not count before you multiply, by a boolean index or by "
+        "masked_fill: after it, the gradient is 0 times what is infinite. .detach() makes the returns "
+        "constants. A minus, a sum, and a division by B, the second axis of alive.",
     ),
 )

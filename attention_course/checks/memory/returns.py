@@ -261,7 +261,7 @@ RETURNS = Exercise(
         "know what follows?",
         "Carry one tensor from behind, what the next step brings, [...]. Where done[t] is True nothing "
         "follows t: set it to 0 there before you use it.",
-        "reward + discount · later, and keep it; the next step to the left uses it as its later. At the end "
-        "the list is in reverse: [::-1], and torch.stack.",
+        "A step's return is its reward plus the discounted return behind it; keep it, and the step to "
+        "the left uses it in turn. At the end the list is in reverse: turn it round, and torch.stack.",
     ),
 )

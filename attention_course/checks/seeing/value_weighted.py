@@ -289,7 +289,7 @@ VALUE_WEIGHTED = Exercise(
         "meet?",
         "value @ output is [h, T, d_model]: what each token would write at a weight of 1. The weights need "
         "an axis for d_model, what is written an axis for the queries.",
-        "Their product is [h, T, T, d_model]. Sum over the first axis and take .norm(dim=-1), which has a "
-        "gradient at a vector of zeros too; a root that you take yourself has none.",
+        "Their product is [h, T, T, d_model]. Sum over the heads and take torch's norm over the last "
+        "axis, which has a gradient at a vector of zeros too; a root that you take yourself has none.",
     ),
 )

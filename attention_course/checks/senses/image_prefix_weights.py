@@ -278,7 +278,8 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
         "whatever the row, and which because of a triangle?",
         "With i counting queries down and j keys across, each of the three rules is a comparison: j with i, "
         "j with images, j with lengths. Which two are joined by or, and which by and?",
-        "i is torch.arange(T)[:, None], j is torch.arange(T), and images and lengths need three more axes to "
-        "meet the heads, the queries and the keys. Fill with -inf where the rule is not True, then softmax.",
+        "i is a column of places, j a row of the same, and images and lengths need three more axes to "
+        "meet the heads, the queries and the keys. Fill with -inf where the rule is not True, then "
+        "softmax.",
     ),
 )

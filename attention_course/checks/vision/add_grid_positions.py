@@ -211,7 +211,8 @@ ADD_GRID_POSITIONS = Exercise(
         "How many full rows come before patch n, and how many patches of its own row?",
         "Two tables of width d_model / 2, one made of the rows and one of the columns. In each, angle i is "
         "place times 10000 to the power of -2i / (d_model / 2).",
-        "torch.arange(N) // columns and torch.arange(N) % columns are the places. A table's sine and cosine "
-        "are stacked on a new last axis and flattened; the two tables are put side by side and added to x.",
+        "A patch's number divided by columns, without a rest, is its row; the rest is its column. A "
+        "table's sine and cosine are stacked on a new last axis and flattened; the two tables are put "
+        "side by side and added to x.",
     ),
 )
