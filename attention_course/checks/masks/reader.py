@@ -147,7 +147,7 @@ READER = Exercise(
             "the padding in sight",
             _sees(lambda past, word: past.expand(*word.shape[:-2], *past.shape)),
             "The future is hidden now, and the padding is not: a padded position sees the padding before it. "
-            "Two masks hold at once here.",
+            "No word and no loss is affected, but the model meant to hide it: two masks hold at once here.",
         ),
         Mistake(
             "the future in sight",
