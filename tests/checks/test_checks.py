@@ -629,6 +629,18 @@ def test_what_else_is_wrong_names_its_case_where_that_is_another_one():
     assert 'Also: in the case "wide head", context: of 12 entries, 12 NaN' in report.plain(verdict, "")
 
 
+def test_a_mistake_with_the_right_values_is_known_by_its_gradients():
+    exercise = find_exercise("05_masks.safe_softmax")
+
+    def by_where(scores):
+        weights = scores.softmax(-1)
+        return torch.where(weights.isnan(), 0.0, weights)
+
+    assert judge_function(exercise, by_where).mistake.name == "NaN replaced afterwards"
+    cut = judge_function(exercise, lambda scores: exercise.reference(scores.detach()))
+    assert cut.findings[0].stage == "gradient" and cut.mistake is None
+
+
 def test_overflow_is_told_only_where_it_happens():
     verdict = judge_function(SOFTMAX, lambda s: s.exp() / s.exp().sum(-1, keepdim=True))
     assert {finding.stage for finding in verdict.findings} == {"stability"}

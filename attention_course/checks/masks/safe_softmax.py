@@ -73,6 +73,12 @@ SAFE_SOFTMAX = Exercise(
             "work with first, and a weight of 0 afterwards.",
         ),
         Mistake(
+            "NaN replaced afterwards",
+            lambda scores: scores.softmax(-1).nan_to_num(0.0),
+            "The weights are right, and training would break: nan_to_num hides a NaN that has arisen, and "
+            "the softmax's derivative is taken at it. Give blind rows a harmless score before it.",
+        ),
+        Mistake(
             "uniform rows",
             lambda scores: scores.clamp_min(-1e9).softmax(-1),
             "A blind query spreads its attention evenly over what it must not see. That is what a "
