@@ -41,6 +41,21 @@ def heads(x, **more):
     )
 
 
+def whole_layer(x):
+    """torch's own encoder layer, which takes one operation where no gradient is asked for."""
+    with torch.no_grad():
+        return torch.nn.TransformerEncoderLayer(4, 2, 8, batch_first=True).eval()(x)
+
+
+def native_layer(x):
+    matrix, square, norm = torch.eye(4).repeat(3, 1), torch.eye(4), torch.ones(4)
+    own = matrix, torch.zeros(12), square, norm
+    with torch.no_grad():
+        return torch._transformer_encoder_layer_fwd(
+            x, 4, 2, *own, False, False, 1e-5, norm, norm, norm, norm, square, norm, square, norm
+        )
+
+
 WORDS = torch.tensor([0, 2, 1])
 #: name -> ways to it that bear another name, or none
 DOORS = {
@@ -73,7 +88,10 @@ DOORS = {
         "heads, with weights": heads,
         "heads": partial(heads, need_weights=False),
     },
-    "multi_head_attention_forward": {"with weights": heads, "without": partial(heads, need_weights=False)},
+    "multi_head_attention_forward": {
+        "with weights": heads, "without": partial(heads, need_weights=False),
+        "a whole layer": whole_layer, "a whole layer, natively": native_layer,
+    },
     "nll_loss": {
         "ops": lambda x: torch.ops.aten.nll_loss_forward(x[0], WORDS, None, 1, -100)[0],
         "a module": lambda x: torch.nn.NLLLoss()(x[0], WORDS),

@@ -196,7 +196,7 @@ def test_a_draft_that_is_right_does_not_save_a_check_that_was_handed_a_wrong_one
 
 def test_a_frame_of_the_grader_s_that_is_too_large_is_the_grader_s_failure(graded, monkeypatch):
     monkeypatch.setattr(wire, "FROM_GRADER", wire.Bounds(1 << 20, 1 << 20, 10))
-    with pytest.raises(wire.TooLarge, match="58 tensors"):
+    with pytest.raises(wire.TooLarge, match=r"\d\d tensors"):
         graded(submission(first="from attention_course.checks import inputs"))
 
 

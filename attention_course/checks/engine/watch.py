@@ -28,7 +28,7 @@ OPERATIONS = {
         "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_attention_math",
         "_safe_softmax",
     ),
-    "multi_head_attention_forward": ("_native_multi_head_attention",),
+    "multi_head_attention_forward": ("_native_multi_head_attention", "_transformer_encoder_layer_fwd"),
     "nll_loss": ("nll_loss_forward", "nll_loss2d_forward"),
     "layer_norm": ("native_layer_norm",),
     "native_layer_norm": ("native_layer_norm",),
