@@ -90,6 +90,53 @@ def test_the_slow_way_takes_what_the_notebook_says():
     assert 0.95 < counted / (20 * WRITE.asks.effort.work) < 1.05
 
 
+def _all_contexts(x, w_query, w_key, w_value, steps, again=False):
+    """With a cache of keys and values, and every token's context; or with one context and no cache."""
+    rows, keys, values = x, x @ w_key, x @ w_value
+    for _ in range(int(steps)):
+        if again:
+            keys, values = rows @ w_key, rows @ w_value
+        query = (rows[..., -1:, :] if again else rows) @ w_query
+        scores = query @ keys.mT / w_query.shape[-1] ** 0.5
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(keys.shape[-2] - query.shape[-2])
+        context = (scores.masked_fill(~seen, -torch.inf).softmax(-1) @ values)[..., -1:, :]
+        rows = torch.cat((rows, context / context.square().mean(-1, keepdim=True).sqrt()), -2)
+        keys, values = (torch.cat((old, rows[..., -1:, :] @ w), -2)
+                        for old, w in ((keys, w_key), (values, w_value)))  # fmt: skip
+    return rows[..., x.shape[-2] :, :]
+
+
+@pytest.mark.parametrize(
+    ("answer", "usual"),
+    [
+        (_all_contexts, "to compute the contexts of all tokens"),
+        (lambda *inputs: _all_contexts(*inputs, again=True), "to make the keys and values of all tokens"),
+        (next(one.function for one in WRITE.mistakes if one.name == "everything again"),
+         "to make everything again"),
+    ],
+)  # fmt: skip
+def test_what_usually_takes_that_much_is_told(answer, usual):
+    assert any(usual in text for _, _, text in told(WRITE, answer))
+
+
+def test_a_cache_in_place_is_told_in_words_and_with_its_line():
+    def write(x, w_query, w_key, w_value, steps):
+        T, room = x.shape[-2], (*x.shape[:-2], int(steps), x.shape[-1])
+        keys = torch.cat((x @ w_key, x.new_zeros(*room[:-1], w_key.shape[-1])), -2)
+        values, last, written = torch.cat((x @ w_value, x.new_zeros(room)), -2), x[..., -1:, :], []
+        for n in range(T, T + int(steps)):
+            row = (last @ w_query @ keys[..., :n, :].mT / w_query.shape[-1] ** 0.5).softmax(-1)
+            last = row @ values[..., :n, :]
+            last = last / last.square().mean(-1, keepdim=True).sqrt()
+            keys[..., n, :], values[..., n, :] = (last @ w_key)[..., 0, :], (last @ w_value)[..., 0, :]
+            written.append(last)
+        return torch.cat(written, -2)
+
+    [(stage, case, text)] = told(WRITE, write)
+    assert (stage, case) == ("gradient", "gradient")
+    assert "x[...] = ..., +=" in text and "inplace" not in text
+
+
 def test_work_is_products_and_numbers_and_no_views():
     def steps(a, b):
         (a @ b).mT[0].reshape(-1)  # 4 x 5 x 6 products; views
@@ -175,7 +222,7 @@ def test_a_setting_has_no_gradient_that_a_loop_in_place_would_break():
 
     assert told(RETURNS, returns) == []
     [(stage, _, text)] = told(replace(RETURNS, settings=()), returns)
-    assert stage == "gradient" and "modified by an inplace operation" in text
+    assert stage == "gradient" and "a tensor is written into that an earlier step has read" in text
 
 
 def test_a_setting_changed_in_place_is_told_all_the_same():

@@ -89,3 +89,44 @@ def test_weights_may_be_copied_assigned_or_kept():
     for way in (assigned, copied):
         answer = type("Encoder", (ENCODER.reference,), {"load_torch": way})
         assert judge_function(ENCODER, answer).passed
+
+
+def _loading(load_torch):
+    return type("Encoder", (ENCODER.reference,), {"load_torch": load_torch})
+
+
+def test_an_error_in_loading_is_told_with_its_line_and_the_first_names():
+    def as_it_is(self, state):
+        self.load_state_dict(state)
+
+    def too_short(self, state):
+        found = dict(self.state_dict())
+        self.load_state_dict(found | {"layers.1.inner.weight": found["layers.1.inner.weight"][:2]})
+
+    def another_name(self, state):
+        return state["nowhere"]
+
+    [(stage, text)] = told(_loading(as_it_is))
+    assert stage == "unfit" and "(at line " in text and "self.load_state_dict(state))" in text
+    assert "missing layers.0.query.weight and 31 more; unexpected layers.0.self_attn.in_proj_weight" in text
+    texts = " ".join(text for _, text in told(_loading(too_short)))
+    assert "layers.1.inner.weight is [6, 4], and [2, 4] came" in texts
+    [(_, text)] = told(_loading(another_name))
+    assert text.startswith("load_torch raised KeyError: 'nowhere' (at line ")
+
+
+def test_a_starter_is_still_not_written():
+    def starter(self, state):
+        raise NotImplementedError()
+
+    assert {stage for stage, _ in told(_loading(starter))} == {"unwritten"}
+
+
+def test_a_dictionary_that_is_taken_apart_is_told():
+    def popped(self, state):
+        found = {name: state.pop(name) for name in list(state)}
+        ENCODER.reference.load_torch(self, found)
+
+    [(stage, text)] = told(_loading(popped))
+    assert stage == "unfit" and text.startswith("load_torch changes the dictionary that it is given")
+    assert judge_function(ENCODER, _loading(lambda self, state: popped(self, dict(state)))).passed

@@ -76,6 +76,11 @@ def _hidden(scores: Tensor, diagonal: int) -> Tensor:
     return scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
+def _seen_hidden(self: DecoderLayer, scores: Tensor) -> Tensor:
+    seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril(scores.shape[-1] - scores.shape[-2])
+    return scores.masked_fill(seen, -torch.inf).softmax(-1)
+
+
 def _tail(weights: Tensor) -> Tensor:
     """What causal attention of the last tokens leaves of the weights."""
     return weights.tril(weights.shape[-1] - weights.shape[-2])
@@ -308,6 +313,22 @@ DECODER_LAYER = Exercise(
             "The scores are divided by √d_model. A head's query has d_k numbers: divide by √d_k.",
         ),
         Mistake("no scale", _with(scale=lambda self, query: 1.0), "The scores are not divided by √d_k."),
+        Mistake(
+            "divided by d_k",
+            _with(scale=lambda self, query: query.shape[-1]),
+            "The scores are divided by d_k. Look at its power.",
+        ),
+        Mistake(
+            "seen for hidden",
+            _with(weights=_seen_hidden),
+            "What may be seen is hidden, and the rest is seen; the last token sees nothing at all, hence "
+            "NaN. masked_fill fills where its mask is True.",
+        ),
+        Mistake(
+            "second residual missing",
+            _with(finish=lambda self, x, middle: self.outer(self.inner(self.norm_2(middle)).relu())),
+            "The output of the feed-forward network is not added to what the first half has made.",
+        ),
         Mistake(
             "not transposed back",
             _with(merge=lambda self, c: c.reshape(*c.shape[:-3], c.shape[-2], -1)),

@@ -12,6 +12,12 @@ from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 
 #: a twentieth of what the way of the notebook does in the longest case; a test counts that
 RATIO, WORK = 20, 1_000_000
+#: what other ways do in that case, somewhat less; a test counts that too
+USUAL = (
+    (2_400_000, "So much it takes to make the keys and values of all tokens again at every step."),
+    (14_000_000, "So much it takes to compute the contexts of all tokens at every step. Whose is read?"),
+    (19_000_000, "So much it takes to make everything again at every step."),
+)
 
 
 def _row(context: Tensor) -> Tensor:
@@ -126,7 +132,7 @@ WRITE = Exercise(
     difficulty=3,
     minutes=20,
     reference=_write,
-    asks=Function(effort=Effort(entries=50_000, operations=10_000, work=WORK)),
+    asks=Function(effort=Effort(entries=50_000, operations=10_000, work=WORK, known=USUAL)),
     returns=("written",),
     settings=("steps",),
     cases=(

@@ -40,6 +40,8 @@ class Effort:
     operations: int
     #: products in matrix products and numbers in all other results, in all; None: as many as it likes
     work: int | None = None
+    #: (from so much work on, what usually takes that), in rising order
+    known: tuple[tuple[int, str], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ Asks = Function | Module | Training | Played
 
 def _effort(effort: Effort | None) -> dict[str, Any]:
     bounds = asdict(effort) if effort else {}
-    given = {name: bound for name, bound in bounds.items() if bound is not None}
+    given = {name: bound for name, bound in bounds.items() if bound}
     return {"effort": given} if given else {}
 
 

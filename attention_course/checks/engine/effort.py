@@ -6,7 +6,7 @@ another machine; these numbers are the same on every one.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,11 +17,16 @@ from attention_course.checks.engine.observe import Unfit
 
 
 def within(
-    answer: Callable[..., Any], noun: str, entries: int, operations: int, work: int | None = None
+    answer: Callable[..., Any],
+    noun: str,
+    entries: int,
+    operations: int,
+    work: int | None = None,
+    known: Sequence[tuple[int, str]] = (),
 ) -> Callable[..., Any]:
     """``answer``, which is a ``noun``, that ends in :class:`Unfit` where it has done more than that: made a
     tensor of more than ``entries`` numbers, called more than ``operations`` operations of torch, computed
-    more than ``work`` products and numbers."""
+    more than ``work`` products and numbers; ``known`` are (so much work and more, what usually takes it)."""
 
     def bounded(*tensors: Tensor) -> Any:
         done = _Done()
@@ -39,9 +44,11 @@ def within(
                 "enough. Is there a loop? Let one call do it for all."
             )
         if work is not None and done.work > work:
+            asked = "What is computed that was computed before, or that nobody reads?"
+            usual = [words for least, words in known if done.work >= least]
             raise Unfit(
-                f"Your {noun} computes {done.work:,} products and numbers, where {work:,} are allowed. What "
-                "is computed that was computed before, or that nobody reads?"
+                f"Your {noun} computes {done.work:,} products and numbers, where {work:,} are allowed. "
+                f"{usual[-1] if usual else asked}"
             )
         return result
 

@@ -102,6 +102,18 @@ def in_words(raised: Raised, call: str, right_call: str) -> str:
     return f"{text}\n  at {raised.line}" if raised.line else f"{text}."
 
 
+def without_gradient(raised: Raised, call: str) -> str:
+    """Why ``call`` has no gradient: what torch says of a tensor that was written into is hard to read."""
+    if "modified by an inplace operation" not in raised.text and "in-place operation" not in raised.text:
+        return in_words(raised, call, call)
+    text = (
+        "a tensor is written into that an earlier step has read, and the way back needs it as it was. Look "
+        "for x[...] = ..., +=, copy_ and other methods that end in an underscore, and make a new tensor "
+        "there: torch.cat, torch.stack of a list, torch.where."
+    )
+    return f"{text}\n  at {raised.line}" if raised.line else text
+
+
 def _is_starter(raised: Raised) -> bool:
     return raised.type == "NotImplementedError" and not raised.text
 

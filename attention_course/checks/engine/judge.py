@@ -19,12 +19,13 @@ from attention_course.checks.engine.examine import (
     RTOL,
     examine,
     finding,
-    in_words,
     tensors,
     values,
     with_article,
+    without_gradient,
 )
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
+from attention_course.checks.engine.flow import moved_by
 from attention_course.checks.engine.observe import Outcome, is_plain, observe
 from attention_course.checks.engine.otherwise import changes
 from attention_course.checks.engine.resemble import resembled
@@ -34,6 +35,8 @@ from attention_course.checks.engine.verdict import STAGES, Finding, Verdict
 
 #: those that comparing with a mistake cannot explain
 _APART = ("callable", "gradient", "forbidden")
+#: cases in which it is tried with what an answer moves
+_TRIED = 3
 
 #: (step, cotangents or None) -> what the answer did
 Run = Callable[[Step, tuple[Tensor, ...] | None], Outcome]
@@ -70,7 +73,7 @@ def _compared(exercise: Exercise, run: Run, seed: int) -> tuple[list[Finding], M
             findings[index] = _gradient(exercise, case, index, run, seed)
     found = [each for of_case in findings for each in of_case]
     tried = any(each.stage != "unwritten" for each in found)  # a starter is no mistake, and mutants take time
-    return found, _recognise(exercise, seed, outcomes, findings) if tried else None
+    return found, _recognise(exercise, run, seed, outcomes, findings) if tried else None
 
 
 # The same for everybody who is judged with one seed: made once, and never changed.
@@ -123,11 +126,7 @@ def _gradient(exercise: Exercise, case: Case, index: int, run: Run, seed: int) -
     steps, expected = _demanded(exercise, seed)
     outcome = run(steps[index], _cotangents(expected[index], seed))
     if outcome.raised:
-        return [
-            find(
-                f"Right values, but with gradients: {in_words(outcome.raised, exercise.call, exercise.call)}"
-            )
-        ]
+        return [find(f"Right values, but with gradients: {without_gradient(outcome.raised, exercise.call)}")]
     right = _right_gradients(exercise, seed, index)
     for name, got, want in zip(exercise.parameters, outcome.gradients, right.gradients, strict=True):
         if name in exercise.settings:
@@ -187,7 +186,7 @@ def _floating(dtype: torch.dtype) -> torch.dtype:
 
 
 def _recognise(
-    exercise: Exercise, seed: int, outcomes: list[Outcome], findings: list[list[Finding]]
+    exercise: Exercise, run: Run, seed: int, outcomes: list[Outcome], findings: list[list[Finding]]
 ) -> Mistake | None:
     """The mistake that does exactly what the learner's function did wherever either goes wrong.
 
@@ -214,7 +213,16 @@ def _recognise(
     _, expected = _demanded(exercise, seed)
     failing = [index for index in everything if stages[index]]
     found = resembled(exercise, [(outcomes[index], expected[index]) for index in failing])
-    return found or _answers_to_others(exercise, seed, outcomes, failing)
+    found = found or _answers_to_others(exercise, seed, outcomes, failing)
+    return found or _moves(exercise, run, seed, [index for index in failing if stages[index] == {"values"}])
+
+
+def _moves(exercise: Exercise, run: Run, seed: int, failing: list[int]) -> Mistake | None:
+    """Whether an answer moves with what it may not see, in one of the smaller cases in which it is wrong."""
+    steps, _ = _demanded(exercise, seed)
+    wrong = sorted((steps[index] for index in failing), key=lambda step: sum(x.numel() for x in step.inputs))
+    right = local(exercise.reference)
+    return moved_by(exercise, partial(run, cotangents=None), partial(right, cotangents=None), wrong[:_TRIED])
 
 
 def _in_gradients_alone(exercise: Exercise, seed: int, findings: list[list[Finding]]) -> Mistake | None:

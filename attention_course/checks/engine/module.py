@@ -3,6 +3,7 @@
 What does not fit is told in one sentence, as the text of :class:`Unfit`.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from attention_course.checks.engine.observe import Unfit, is_plain
+from attention_course.checks.engine.observe import Unfit, describe, is_plain
 
 State = Mapping[str, Tensor]
 #: of many names, so many are told
@@ -63,7 +64,8 @@ def loaded(answer: Any, names: Sequence[str], arguments: Mapping[str, Any], *ten
     Before they are loaded all its parameters are NaN, so that one that is left as it was shows.
 
     Raises:
-        Unfit: ``answer`` is no class of modules, is built otherwise, has no such method, leaves out some.
+        Unfit: ``answer`` is no class of modules, is built otherwise, has no such method, or this raises an
+            error, leaves out some, or changes the dictionary.
     """
     module = _built(answer, arguments)
     if not callable(getattr(module, "load_torch", None)):
@@ -73,12 +75,39 @@ def loaded(answer: Any, names: Sequence[str], arguments: Mapping[str, Any], *ten
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.fill_(torch.nan)
-    module.load_torch(state)
+    given = dict(state)
+    try:
+        module.load_torch(given)
+    except NotImplementedError:  # a starter
+        raise
+    except Exception as error:
+        raise Unfit(_not_loaded(error)) from error
+    if list(given) != list(names):
+        raise Unfit(
+            "load_torch changes the dictionary that it is given: names are gone, or new ones are in it. "
+            "Whoever called it still needs it. Work on a copy, dict(state), or fill one of your own."
+        )
     result = module.eval()(*inputs)
     left = [name for name, parameter in module.named_parameters() if bool(parameter.isnan().any())]
     if left and is_plain(result) and bool(result.isnan().any()):
         raise Unfit(f"load_torch leaves {_listed(left)} as they were built, and forward reads them.")
     return result
+
+
+_KEYS = re.compile(r"(Missing|Unexpected) key\(s\) in state_dict: (.*?)\. ?$", re.MULTILINE)
+_SIZES = re.compile(r"size mismatch for (\S+): .*?Size\((.*?)\) from .*?Size\((.*?)\)\.")
+
+
+def _not_loaded(error: Exception) -> str:
+    """The error and its line; of torch's long lists of names as many as one reads."""
+    raised, text = describe(error), str(error)
+    words = [f"{what.lower()} {_listed(keys.replace(chr(34), '').split(', '), 1)}"
+             for what, keys in _KEYS.findall(text)]  # fmt: skip
+    sizes = _SIZES.findall(text)
+    for name, came, own in sizes[:1]:
+        words.append(f"{name} is {own}, and {came} came{_and_more(len(sizes) - 1)}")
+    told = f"load_torch raised {raised.type}: {'; '.join(words) or raised.text}"
+    return f"{told} (at {raised.line})" if raised.line else told
 
 
 _KEEPS = (
@@ -215,8 +244,8 @@ def _unregistered(module: nn.Module) -> Iterator[str]:
                 yield f"self.{f'{prefix}.' if prefix else ''}{name} is a plain {type(value).__name__}"
 
 
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+def _listed(names: list[str], most: int = _NAMES) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def _and_more(number: int) -> str:

@@ -170,6 +170,13 @@ READER = Exercise(
             "own: a lower triangle.",
         ),
         Mistake(
+            "seen for hidden",
+            _sees(lambda past, word: ~(past & word)),
+            "What may be seen is hidden, and the rest is seen; a position that would see all sees nothing, "
+            "hence NaN. masked_fill fills where its mask is True: `hidden` is to be True for a key of the "
+            "future and for padding.",
+        ),
+        Mistake(
             "blind to itself",
             _sees(lambda past, word: past.tril(-1) & word),
             "A position does not see its own token. It may: only what is behind it is to be guessed. And the "

@@ -94,6 +94,10 @@ def _hidden(self: RotaryAttention, scores: Tensor, diagonal: int) -> Tensor:
     return scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
+def _seen_hidden(self: RotaryAttention, scores: Tensor) -> Tensor:
+    return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf).softmax(-1)
+
+
 def _renormed(self: RotaryAttention, scores: Tensor) -> Tensor:
     weights = scores.softmax(-1).tril()
     return weights / weights.sum(-1, keepdim=True)
@@ -233,6 +237,17 @@ ROTARY_ATTENTION = Exercise(
             "no scale",
             _with(scale=lambda self, query: 1.0),
             "The scores are not divided by √d_k.",
+        ),
+        Mistake(
+            "divided by d_k",
+            _with(scale=lambda self, query: query.shape[-1]),
+            "The scores are divided by d_k. Look at its power.",
+        ),
+        Mistake(
+            "seen for hidden",
+            _with(weights=_seen_hidden),
+            "What may be seen is hidden, and the rest is seen; the last token sees nothing at all, hence "
+            "NaN. masked_fill fills where its mask is True.",
         ),
         Mistake(
             "no causal mask",
