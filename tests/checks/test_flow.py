@@ -106,6 +106,8 @@ def test_rows_are_the_last_and_the_first_ones_and_integers_stay_in_their_range()
     assert list(flow._rows(tokens)) == [(-1, 2), (-1, 1), (-1, 0), (0, 0)]
     assert flow._other(tokens, -1, 2).tolist() == [[3, 1, 1], [0, 5, 5]]
     assert flow._other(tokens[1:], -1, 2) is None
+    weights = torch.randn(3, 4).softmax(-1)
+    assert torch.equal(flow._other(weights, -2, 2, True), weights[[0, 1, 1]])
     assert not list(flow._rows(torch.ones(3, 4))) and not list(flow._rows(torch.ones(3, 4) > 0))
     assert [flow._written(x, axis, row) for axis, row in ((-2, 8), (0, 1), (1, 0))] == [
         "..., 8, :", "1", ":, 0"

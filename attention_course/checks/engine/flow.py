@@ -83,7 +83,7 @@ def _exchanged(exercise: Exercise, step: Step) -> Iterator[tuple[str, str, Step]
         if name in (*state, *exercise.settings) or name.startswith("w_") or name.endswith("value"):
             continue
         for axis, row in _rows(x):
-            other = _other(x, axis, row)
+            other = _other(x, axis, row, name in exercise.given_distributions)
             if other is not None:
                 inputs = (*step.inputs[:place], other, *step.inputs[place + 1 :])
                 yield name, _written(x, axis, row), replace(step, inputs=inputs)
@@ -102,10 +102,11 @@ def _rows(x: Tensor) -> Iterator[tuple[int, int]]:
     yield from ((axis, 0) for axis in range(x.dim() + tokens) if x.shape[axis] > 1)
 
 
-def _other(x: Tensor, axis: int, row: int) -> Tensor | None:
-    """``x`` with another row there; integers are exchanged for their neighbours, which are allowed ones."""
+def _other(x: Tensor, axis: int, row: int, sums_to_1: bool = False) -> Tensor | None:
+    """``x`` with another row there; integers and distributions are exchanged for their neighbours, which
+    are allowed ones."""
     before = x.select(axis, row)
-    after = 1 - 2 * before if x.is_floating_point() else x.select(axis, row - 1)
+    after = 1 - 2 * before if x.is_floating_point() and not sums_to_1 else x.select(axis, row - 1)
     if torch.equal(before, after):
         return None
     changed = x.clone()
