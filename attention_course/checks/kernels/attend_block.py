@@ -1,18 +1,26 @@
 """Exercise 3: one block of queries."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.engine.asks import Effort, Function
 from attention_course.checks.engine.drawing import lifted, normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.kernels.shared import NAME
 
 #: keys per block in the exercise that walks over them; the notebook says so
 BLOCK = 4
+#: several times what a walk that stops takes in the longest case, and a fraction of one that does not
+WORK = 1_000_000
+USUAL = (
+    (
+        WORK,
+        "So much it takes to visit every block: stop behind the last one of which somebody sees something.",
+    ),
+)
 
 
 def _walk(
@@ -47,18 +55,6 @@ def _walk(
     return attend_block
 
 
-def _attend_block(query: Tensor, key: Tensor, value: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """All at once: what the walk has to find."""
-    T_q, T_k = query.shape[-2], key.shape[-2]
-    scores = query @ key.mT / math.sqrt(query.shape[-1])
-    position = start + torch.arange(T_q)
-    scores = scores.masked_fill(torch.arange(T_k) > position[:, None], -torch.inf)
-    m = scores.amax(-1, keepdim=True)
-    powers = (scores - m).exp()
-    l = powers.sum(-1, keepdim=True)
-    return powers @ value / l, (m + l.log()).squeeze(-1)
-
-
 def _block_of_queries(
     g: Generator,
     T_q: int,
@@ -78,6 +74,11 @@ def _loud(g: Generator) -> tuple[Tensor, ...]:
     return *lifted(query, key, 800.0 * (torch.arange(10) - 10)), value, start
 
 
+def _narrow(g: Generator, T_q: int, T_k: int) -> tuple[Tensor, ...]:
+    """The first queries, one number wide: the keys as they are stay below what a table of all pairs has."""
+    return (*(normal(g, T, 1) for T in (T_q, T_k, T_k)), torch.tensor(0))
+
+
 def _rows_blocks(T_q: int, T_k: int, start: int) -> range:
     return range(0, min(T_k, start + T_q) // BLOCK * BLOCK, BLOCK)
 
@@ -88,7 +89,8 @@ ATTEND_BLOCK = Exercise(
     points=3,
     difficulty=3,
     minutes=25,
-    reference=_attend_block,
+    reference=_walk(),
+    asks=Function(effort=Effort(entries=13_000, operations=100_000, work=WORK, known=USUAL)),
     returns=("context", "lse"),
     forbidden=("scaled_dot_product_attention",),
     cases=(
@@ -106,6 +108,8 @@ ATTEND_BLOCK = Exercise(
             lambda g: _block_of_queries(g, 3, 9, 5, size=400.0, dtype=torch.float64),
         ),
         Case("the future scores high, float64", _loud),
+        Case("120 queries, 120 keys", lambda g: _narrow(g, 120, 120)),
+        Case("the first 40 queries, 12,400 keys", lambda g: _narrow(g, 40, 12_400)),
         Case("gradient", lambda g: _block_of_queries(g, 3, 10, 4, 2), gradient=True),
     ),
     mistakes=(

@@ -1,5 +1,7 @@
 """Exercise 2: softmax."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Generator, Tensor
 
@@ -39,10 +41,27 @@ def _softmax_log(scores: Tensor) -> Tensor:
     return scores - scores.logsumexp(-1, keepdim=True)
 
 
+def _less_by(height: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def softmax(scores: Tensor) -> Tensor:
+        powers = torch.exp(scores - height(scores))
+        return powers / powers.sum(-1, keepdim=True)
+
+    return softmax
+
+
 def _large(generator: Generator) -> tuple[Tensor]:
-    """Rows near +10000 and near -10000, with a few units between the scores of a row."""
-    height = torch.tensor([[1e4], [-1e4], [0.0]])
+    """Rows near +10000 and near -10000, with a few units between the scores of a row. In float64: the
+    logarithm of the sum of powers has too few digits left in float32, and who takes it is right."""
+    height = torch.tensor([[1e4], [-1e4], [0.0]], dtype=torch.float64)
     return (height + tenths(generator, 3, 5),)
+
+
+def _one_far_above(generator: Generator) -> tuple[Tensor]:
+    """Only a row's maximum keeps every power finite."""
+    scores = tenths(generator, 3, 5)
+    scores[0, 3] += 400.0
+    scores[1, :4] -= 400.0
+    return (scores,)
 
 
 SOFTMAX = Exercise(
@@ -63,7 +82,8 @@ SOFTMAX = Exercise(
             lambda g: (normal(g, 2, 3, 4, 6, dtype=torch.float64),),
         ),
         Case("gradient", lambda g: (normal(g, 3, 5),), gradient=True),
-        Case("large scores", _large),
+        Case("large scores, float64", _large),
+        Case("one score far above the others", _one_far_above),
     ),
     mistakes=(
         Mistake(
@@ -102,6 +122,17 @@ SOFTMAX = Exercise(
             _softmax_one_maximum,
             "The largest score of the whole tensor is taken from every row. A row that lies far "
             "below it becomes 0/0. Take each row's own maximum.",
+        ),
+        Mistake(
+            "the row's mean instead of its maximum",
+            _less_by(lambda scores: scores.mean(-1, keepdim=True)),
+            "The mean of the row is subtracted. A score far above it still overflows: subtract the largest.",
+        ),
+        Mistake(
+            "the row's minimum instead of its maximum",
+            _less_by(lambda scores: scores.amin(-1, keepdim=True)),
+            "The smallest score of the row is subtracted, and the powers of the others grow. Subtract the "
+            "largest, so that no power is above 1.",
         ),
         Mistake(
             "no exponential",
