@@ -48,6 +48,17 @@ def _one_maximum(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Ten
     return powers @ value / total[..., None], top + total.log()
 
 
+def _out_scaled_again(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """As by scaled_dot_product_attention of a query that is scaled already."""
+    scores = shared.scaled(query, key)
+    return (scores / query.shape[-1] ** 0.5).softmax(-1) @ value, scores.logsumexp(-1)
+
+
+def _by_d_v(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    scores = query @ key.mT / value.shape[-1] ** 0.5
+    return scores.softmax(-1) @ value, scores.logsumexp(-1)
+
+
 def _lse_with_an_axis_too_many(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     scores = shared.scaled(query, key)
     return scores.softmax(-1) @ value, scores.logsumexp(-1, keepdim=True)
@@ -118,8 +129,8 @@ BLOCK = Exercise(
         ),
         Mistake(
             "lse as a mean",
-            _blockwise(lambda scores: scores.exp().mean(-1).log()),
-            "You take the mean of the exponentials instead of their sum. A block of many keys would "
+            _blockwise(lambda scores: scores.logsumexp(-1) - torch.tensor(scores.shape[-1]).log()),
+            "lse is that of the mean of the exponentials, not of their sum. A block of many keys would "
             "then weigh no more than one of few.",
         ),
         Mistake(
@@ -142,10 +153,40 @@ BLOCK = Exercise(
             "The scores are divided by d_k, not by its root.",
         ),
         Mistake(
+            "divided by the root of d_v",
+            _by_d_v,
+            "The scores are divided by √d_v, the width of the values. Which two vectors is a score made of, "
+            "and how long are they?",
+        ),
+        Mistake(
+            "divided by the root of T_k",
+            _blockwise(score=lambda query, key: query @ key.mT / key.shape[-2] ** 0.5),
+            "The scores are divided by the root of the number of keys. It is the width of a key that counts, "
+            "√d_k: look at the axis.",
+        ),
+        Mistake(
+            "out scaled twice",
+            _out_scaled_again,
+            "lse is right, but the scores from which out is made are divided by √d_k twice. "
+            "scaled_dot_product_attention scales by itself.",
+        ),
+        Mistake(
+            "out not divided, the maximum taken off",
+            _blockwise(weights=lambda scores: (scores - scores.amax(-1, keepdim=True)).exp()),
+            "lse is right. For out the maximum is taken away and the values are weighed by exp, but these "
+            "weights do not sum to 1: by what does the softmax divide?",
+        ),
+        Mistake(
             "logarithm to base 2",
             _blockwise(lambda scores: scores.logsumexp(-1) / torch.tensor(2.0).log()),
             "lse is a logarithm to base 2. Kernels like that, but then they exponentiate with base 2 as "
             "well. Here exp comes next: take the natural one.",
+        ),
+        Mistake(
+            "lse over the queries",
+            _blockwise(lambda scores: scores.logsumexp(-2)),
+            "out is right, but the sum in lse runs over the queries: it has one number for each key. One for "
+            "each query is asked for, of a sum over the keys.",
         ),
         Mistake(
             "over the queries",

@@ -93,6 +93,12 @@ DEAL = Exercise(
             "end, the last chunk is number -1: for process r it is -1 - r.",
         ),
         Mistake(
+            "one too few",
+            _dealt(lambda r, P: (r, 2 * P - 2 - r)),
+            "The second chunk is number 2 P - 2 - r, so nobody gets the last one, and the last process gets "
+            "one twice. Chunks are counted from 0: which number has the last of 2 P?",
+        ),
+        Mistake(
             "beyond the last chunk",
             _dealt(lambda r, P: (r, 2 * P - r)),
             "The second chunk is number 2 P - r: for process 0 that is 2 P, which does not exist. The last "

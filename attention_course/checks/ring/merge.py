@@ -14,6 +14,29 @@ def _merge_by_sums(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -
     return (a[..., None] * out_a + b[..., None] * out_b) / (a + b)[..., None], (a + b).log()
 
 
+def _one_maximum(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """One maximum for all queries; where both weights are 0 beside it, so is out."""
+    top = torch.maximum(lse_a, lse_b).max()
+    a, b = (lse_a - top).exp(), (lse_b - top).exp()
+    total = a + b
+    out = (a[..., None] * out_a + b[..., None] * out_b) / total.masked_fill(total == 0, 1.0)[..., None]
+    return out, top + total.log()
+
+
+def _stand_in(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Some low number in the place of -inf, lower than most."""
+    a, b = (lse.masked_fill(lse == -shared.INF, -100.0) for lse in (lse_a, lse_b))
+    share = (a - b).sigmoid()[..., None]
+    return share * out_a + (1 - share) * out_b, torch.logaddexp(lse_a, lse_b)
+
+
+def _lse_with_an_axis_too_many(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor
+) -> tuple[Tensor, Tensor]:
+    out, lse = shared.merge(out_a, lse_a, out_b, lse_b)
+    return out, lse[..., None]
+
+
 def _merged_in_place(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     out, lse = shared.merge(out_a, lse_a, out_b, lse_b)
     return out_a.copy_(out), lse
@@ -42,9 +65,19 @@ def _unequal(generator: Generator) -> Inputs:
     return out_a, lse_a + torch.tensor([100.0, -100.0]), out_b, lse_b - torch.tensor([100.0, -100.0])
 
 
-def _nothing_to_see(generator: Generator, *blind: tuple[bool, bool]) -> Inputs:
+def _rows_far_apart(generator: Generator) -> Inputs:
+    """Around 1000, 0 and -1000: beside the first, exp of the others is 0 in float64, too."""
+    out_a, lse_a, out_b, lse_b = _parts(generator, 2, T_q=3, dtype=torch.float64)
+    level = torch.tensor([1000.0, 0.0, -1000.0], dtype=torch.float64)
+    return out_a, lse_a + level, out_b, lse_b + level
+
+
+def _nothing_to_see(
+    generator: Generator, *blind: tuple[bool, bool], by: float = 0.0, dtype: torch.dtype = torch.float32
+) -> Inputs:
     """One row for each pair: is the query blind in the first part, and in the second?"""
-    out_a, lse_a, out_b, lse_b = _parts(generator, 2, T_q=len(blind))
+    out_a, lse_a, out_b, lse_b = _parts(generator, 2, T_q=len(blind), dtype=dtype)
+    lse_a, lse_b = lse_a + by, lse_b + by
     in_a, in_b = (torch.tensor(column) for column in zip(*blind, strict=True))
     return (
         out_a.masked_fill(in_a[:, None], 0.0),
@@ -77,8 +110,20 @@ MERGE = Exercise(
             "a query that sees nothing at all",
             lambda g: _nothing_to_see(g, (False, False), (True, True), (False, True)),
         ),
+        # lower than whatever number somebody puts in the place of -inf
+        Case(
+            "a query that sees nothing in one part, small scores",
+            lambda g: _nothing_to_see(g, (True, False), (False, True), by=-20_000.0, dtype=torch.float64),
+        ),
+        Case("rows far apart, float64", _rows_far_apart),
         Case("float64", lambda g: _parts(g, 2, dtype=torch.float64)),
         Case("gradient", lambda g: _parts(g, 2), gradient=True),
+        # out of what is blind in both parts has whatever derivative one's way to 0 has
+        Case(
+            "gradient where nothing is seen",
+            lambda g: _nothing_to_see(g, (False, False), (True, False), (False, True), (True, True)),
+            finite=True,
+        ),
     ),
     mistakes=(
         Mistake(
@@ -120,6 +165,36 @@ MERGE = Exercise(
             _merge_by_sums,
             "Right for small numbers. exp(lse) overflows from 89 on, and is 0 below about -104: work "
             "with differences, exp(lse_a - lse), or take the larger one away first.",
+        ),
+        Mistake(
+            "one maximum for all queries",
+            _one_maximum,
+            "You take away the largest lse of all queries. A query whose own two lie far below it has only "
+            "zeros left. Every query needs its own maximum, that of its two parts.",
+        ),
+        Mistake(
+            "maximum not added again",
+            shared.merged(lse=lambda a, b: torch.logaddexp(a, b) - torch.maximum(a, b)),
+            "out is right. You take the larger lse away before exp, as you should, but the result lacks it: "
+            "after the logarithm it has to come back.",
+        ),
+        Mistake(
+            "an axis too many",
+            _lse_with_an_axis_too_many,
+            "lse has an axis of length 1 behind the queries. For the product with out it is needed, in the "
+            "result it is not: one number for each query.",
+        ),
+        Mistake(
+            "a low number in the place of -inf",
+            _stand_in,
+            "For the shares you put a low number in the place of -inf. Where the other part's lse is lower "
+            "still, the part that has seen nothing wins. An lse may be any number: only -inf lies below all.",
+        ),
+        Mistake(
+            "-inf made finite",
+            shared.said_as_finite,
+            "A query that sees nothing in either part gets the smallest number there is for its lse, as "
+            "nan_to_num makes of -inf. Its lse stays -inf.",
         ),
         Mistake(
             "lse added",

@@ -36,12 +36,12 @@ def qkv(
 
 def merge(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     top = torch.maximum(lse_a, lse_b)
-    top = top.masked_fill(top == -INF, 0.0)
+    blind = top == -INF  # in both parts: no logarithm is taken of 0 there, whose gradient would be NaN
+    top = top.masked_fill(blind, 0.0)
     a, b = (lse_a - top).exp(), (lse_b - top).exp()
-    total = a + b
-    share = 1 / total.masked_fill(total == 0, 1.0)
-    out = (a * share)[..., None] * out_a + (b * share)[..., None] * out_b
-    return out, top + total.log()
+    total = (a + b).masked_fill(blind, 1.0)
+    out = (a / total)[..., None] * out_a + (b / total)[..., None] * out_b
+    return out, (top + total.log()).masked_fill(blind, -INF)
 
 
 Merge = Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -60,6 +60,12 @@ def merged(
         return out, lse(a, b).masked_fill(blind, -INF)
 
     return merge
+
+
+def said_as_finite(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    """As nan_to_num leaves it: the smallest number of the dtype in the place of -inf."""
+    out, lse = merge(out_a, lse_a, out_b, lse_b)
+    return out, lse.nan_to_num()
 
 
 def no_guard(out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
