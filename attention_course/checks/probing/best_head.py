@@ -91,9 +91,22 @@ def _taken_apart_by_layers(weights: Tensor, allowed: Tensor, target: Tensor, tra
     return best // weights.shape[1], best % weights.shape[1], right[~train].mean(0).flatten()[best]
 
 
+def _read_there(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
+    """The wrong name, and the accuracy of whatever head has it, where there is one."""
+    right = _right(weights, allowed, target)
+    best = right[train].mean(0).argmax()
+    layer, head = best // weights.shape[1], best % weights.shape[1]
+    return layer, head, right[~train].mean(0)[layer, head]
+
+
 def _largest_of_the_rest(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
     layer, head, _ = _best_head(weights, allowed, target, train)
     return layer, head, _right(weights, allowed, target)[~train].mean(0).amax()
+
+
+def _any_head(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
+    layer, head, _ = _best_head(weights, allowed, target, train)
+    return layer, head, _right(weights, allowed, target)[~train].flatten(1).amax(1).mean()
 
 
 def _all_heads(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> Three:
@@ -139,7 +152,7 @@ def _planned(generator: Generator, train: Tensor, L: int, h: int) -> tuple[Tenso
     sharp = torch.full((L, h), 1.2, dtype=torch.float64)
     layer, other = torch.randperm(L, generator=generator)[:2].tolist()
     heads = torch.randperm(h, generator=generator).tolist()
-    plan = {(layer, heads[0]): (0.9, 0.55), (other, heads[1]): (0.4, 1.0), (other, heads[2]): (0.8, 0.8)}
+    plan = {(layer, heads[0]): (0.9, 0.55), (other, heads[1]): (0.4, 0.9), (other, heads[2]): (0.8, 0.8)}
     plan[other, heads[3]] = (0.6, 0.65)
     for (row, head), (on_train, on_rest) in plan.items():
         finds[:, row, head] = _exactly(generator, train, on_train) | _exactly(generator, ~train, on_rest)
@@ -172,6 +185,7 @@ def _tells(weights: Tensor, allowed: Tensor, target: Tensor, train: Tensor) -> b
         and len(set(best)) == 4
         and layer != head
         and (layer, head) != tuple(map(int, _apart(tables[0])))
+        and float(right[~train].flatten(1).amax(1).mean()) != float(tops[1][0])
         and float(tables[0].flatten()[best[0]]) != float(tables[1].flatten()[best[0]])
         and all(float(unmasked[one]) != float(tables[1].flatten()[one]) for one in (best[0], best[3]))
     )
@@ -271,6 +285,12 @@ BEST_HEAD = Exercise(
             "That is a second choice. Report the head you chose.",
         ),
         Mistake(
+            "any head is right",
+            _any_head,
+            "The head is chosen well, but an example counts as right if any head at all finds its target. "
+            "Report the one head you chose.",
+        ),
+        Mistake(
             "chosen by its weight",
             _found(chosen_by=_on_target),
             "You choose the head that gives the target the most weight on average. Choose the one whose "
@@ -299,6 +319,12 @@ BEST_HEAD = Exercise(
             "The head is the right one, and its number is taken apart wrongly. argmax counts along the rows, "
             "and a row has as many entries as a layer has heads: divide by that, not by the number of "
             "layers.",
+        ),
+        Mistake(
+            "taken apart by the number of layers, and read there",
+            _read_there,
+            "The number that argmax gives is divided by the number of layers, and leads to another head, or "
+            "to none. It counts along the rows of [L, h]: how long is a row?",
         ),
         Mistake(
             "layer and head chosen apart",

@@ -95,6 +95,20 @@ def _forwards(numbers: Tensor) -> Tensor:
     return (numbers[:, None] == tried).sum(0).argmax()
 
 
+def _near(numbers: Tensor) -> Tensor:
+    tried = torch.arange(-10, 11)
+    return tried[(numbers[:, None] == tried).sum(0).argmax()]
+
+
+def _negatives_at_0(numbers: Tensor) -> Tensor:
+    return _most_frequent(numbers.clamp_min(0))
+
+
+def _halves_by_number(source: Tensor, target: Tensor, train: Tensor) -> Two:
+    first = torch.arange(len(train)) < len(train) // 2
+    return _best_offset(source, target, first)
+
+
 def _index(source: Tensor, target: Tensor, train: Tensor) -> Two:
     _, counts = (target - source)[train].unique(return_counts=True)
     return counts.argmax(), _best_offset(source, target, train)[1]
@@ -165,6 +179,11 @@ def _disagreeing(g: Generator) -> tuple[Tensor, Tensor, Tensor]:
     return _planned(g, chosen, rest)
 
 
+def _far(g: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """The most frequent distance is larger than the number of examples, and others are near."""
+    return _planned(g, [19, 2, -3, 19, 2, 19, 5, 19, 2], [2, 19, 1, 19, 2, -3, 19, 2])
+
+
 def _tied(g: Generator) -> tuple[Tensor, Tensor, Tensor]:
     """Four distances are equally frequent on the chosen half: the smallest, the largest, the nearest to 0,
     and the one seen first."""
@@ -186,6 +205,7 @@ BEST_OFFSET = Exercise(
         Case("forty examples", lambda g: _drawn(g, 40, 2, -3)),
         Case("the halves disagree", _disagreeing),
         Case("backwards", lambda g: _drawn(g, 30, -4, -1)),
+        Case("far away", _far),
         Case("four are equally frequent", _tied),
     ),
     mistakes=(
@@ -290,6 +310,24 @@ BEST_OFFSET = Exercise(
             _found(choose=_forwards),
             "You try offsets from 0 upwards. A target may stand before its source, so offsets may be "
             "negative.",
+        ),
+        Mistake(
+            "only near offsets",
+            _found(choose=_near),
+            "You try some offsets around 0 and none beyond. A target may stand farther away: which "
+            "distances occur, the examples say.",
+        ),
+        Mistake(
+            "negative distances taken for 0",
+            _found(choose=_negatives_at_0),
+            "Where you choose, negative distances count as 0. A target may stand before its source, so "
+            "offsets may be negative.",
+        ),
+        Mistake(
+            "halves by number",
+            _halves_by_number,
+            "You choose on the first half of the examples and report on the rest. Which half an example "
+            "belongs to is what train says.",
         ),
         Mistake(
             "an index instead of a distance",

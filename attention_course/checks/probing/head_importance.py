@@ -206,6 +206,12 @@ HEAD_IMPORTANCE = Exercise(
             "The sentences are added up. With more of them every head would be worth more: take their mean.",
         ),
         Mistake(
+            "divided by the sentences twice",
+            lambda context, gradient: _head_importance(context, gradient) / len(context),
+            "You divide by the number of sentences twice: what you take the mean of is divided by it "
+            "already. gradient is that of the sum of the losses, so it needs no such factor.",
+        ),
+        Mistake(
             "mean over tokens and columns",
             _of_sentences(lambda c, g: (c * g).mean((-2, -1)).abs()),
             "Within a sentence you take the mean over tokens and columns. A gate acts on all of them, so "

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
@@ -105,6 +106,41 @@ def _of_sentences(weights: Tensor, tokens: Tensor) -> Tensor:
     return (_on(follows, weights).sum(-1) / follows.any(-1).sum(-1, keepdim=True)).mean(0)
 
 
+def _where_weight_lies(weights: Tensor, tokens: Tensor) -> Tensor:
+    """For each head the queries count that give these places any weight at all."""
+    on_them = _on(_follows(tokens), weights)
+    return on_them.sum((0, -1)) / (on_them > 0).sum((0, -1)).clamp_min(1)
+
+
+def _come_twice(tokens: Tensor) -> Tensor:
+    """How many words there are whose token comes twice at least, its first time among them."""
+    return (_same(tokens).sum(-1) > 1).sum()
+
+
+def _padded(tokens: Tensor) -> Tensor:
+    """Token 0 stands before the first place, as if it were none of the text's."""
+    return (tokens[:, :, None] == F.pad(tokens[:, :-1], (1, 0))[:, None, :]).tril()
+
+
+def _one_beyond(tokens: Tensor) -> Tensor:
+    """j - 1 goes up to t, not j."""
+    return _after_the_same(tokens).tril(1)
+
+
+def _after_the_next(tokens: Tensor) -> Tensor:
+    """x_{j-2} = x_t."""
+    places = torch.zeros_like(_same(tokens))
+    places[..., 2:] = _same(tokens)[..., :-2]
+    return places.tril()
+
+
+def _before_alike(tokens: Tensor) -> Tensor:
+    """x_{j-1} = x_{t-1}, before the query."""
+    places = torch.zeros_like(_same(tokens))
+    places[:, 1:, 1:] = _same(tokens)[:, :-1, :-1]
+    return places.tril(-1)
+
+
 def _transposed(weights: Tensor, tokens: Tensor) -> Tensor:
     return _induction_score(weights.mT, tokens)
 
@@ -149,6 +185,17 @@ def _drawn(
     return shared.weights(g, B, h, T, seen=seen, dtype=dtype), _tokens(g, B, T, vocabulary)
 
 
+def _one_place_each(g: Generator, B: int, h: int, T: int, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Every query looks at one place alone. In every head some that have places look there, others do not."""
+    tokens = _tokens(g, B, T, vocabulary)
+    follows = _follows(tokens)
+    while True:
+        weights = F.one_hot(torch.randint(T, (B, h, T), generator=g), T).float()
+        share = _on(follows, weights).sum((0, -1)) / follows.any(-1).sum()
+        if ((share > 0.2) & (share < 0.8)).all():
+            return weights, tokens
+
+
 INDUCTION_SCORE = Exercise(
     name=f"{NAME}.induction_score",
     title="What came after it last time",
@@ -162,6 +209,7 @@ INDUCTION_SCORE = Exercise(
         Case("three sentences", lambda g: _drawn(g, 3, 2, 9, 5)),
         Case("a long one, causal", lambda g: _drawn(g, 2, 5, 16, 6, is_causal=True)),
         Case("as many sentences as heads", lambda g: _drawn(g, 3, 3, 8, 4)),
+        Case("one place for each query", lambda g: _one_place_each(g, 3, 2, 8, 4)),
         Case("float64", lambda g: _drawn(g, 2, 4, 11, 5, dtype=torch.float64)),
         Case("gradient", lambda g: _drawn(g, 2, 3, 6, 4), gradient=True),
     ),
@@ -267,6 +315,41 @@ INDUCTION_SCORE = Exercise(
             _divided(lambda tokens: tokens[:, 1:].numel()),
             "You count every query but the first. Others have nowhere to look either, because their token is "
             "new. Divide by the number of queries that have such a place.",
+        ),
+        Mistake(
+            "queries whose weight there is 0 left out",
+            _where_weight_lies,
+            "A query that has such places and gives them a weight of exactly 0 is left out. It looks "
+            "elsewhere, and has to count as a 0: whether a query counts, the tokens say, not the weights.",
+        ),
+        Mistake(
+            "first times counted",
+            _divided(_come_twice),
+            "You divide by the number of words whose token comes twice. The first of them has nowhere to "
+            "look. Divide by the number of queries that have such a place.",
+        ),
+        Mistake(
+            "a token 0 before the first",
+            _places(_padded),
+            "The tokens are moved by one place, and a 0 is put in front. 0 is a token like others, so "
+            "place 0 seems to follow it. Nothing stands before place 0: leave it out.",
+        ),
+        Mistake(
+            "one place beyond the query",
+            _places(_one_beyond),
+            "j goes up to t + 1, where that stands which comes after the query itself. The same token is "
+            "looked for before the query: j goes up to t.",
+        ),
+        Mistake(
+            "two places after",
+            _places(_after_the_next),
+            "You look two places behind the same token. What came right after it is asked for, j - 1.",
+        ),
+        Mistake(
+            "the token before the query compared",
+            _places(_before_alike),
+            "You compare with the token before the query, so the places you mark hold what came where the "
+            "query stands now. Compare tokens[j - 1] with the query's own token.",
         ),
         Mistake(
             "divided by the sentences",

@@ -93,6 +93,23 @@ def _of_sentences(weights: Tensor, lengths: Tensor) -> Tensor:
     return ((_before(weights) * counted).sum(-1) / counted.sum(-1)).mean(0)
 
 
+def _of_sentences_or_0(weights: Tensor, lengths: Tensor) -> Tensor:
+    """A sentence of one token has a mean of 0."""
+    return _of_long_sentences(weights, lengths) * (lengths > 1).sum() / len(lengths)
+
+
+def _too_far(weights: Tensor, lengths: Tensor) -> Tensor:
+    """The first padding's weight is added, and not counted."""
+    counted = (_query(weights) <= lengths[:, None]).unsqueeze(1)
+    return _before(weights).masked_fill(~counted, 0.0).sum((0, -1)) / (lengths - 1).sum()
+
+
+def _two_before_of_all(weights: Tensor, lengths: Tensor) -> Tensor:
+    """As many are counted as have one token before them."""
+    counted = (_query(weights)[1:] < lengths[:, None]).sum()
+    return _two_before(weights, lengths) * counted / (lengths - 1).sum()
+
+
 def _of_long_sentences(weights: Tensor, lengths: Tensor) -> Tensor:
     long = lengths > 1
     return _of_sentences(weights[long], lengths[long])
@@ -174,6 +191,12 @@ PREVIOUS_TOKEN_SCORE = Exercise(
             "below the main one.",
         ),
         Mistake(
+            "two tokens before, divided by all queries but the first",
+            _two_before_of_all,
+            "This is the weight on the token before the one before, divided by the number of queries that "
+            "have one token before them. The diagonal you want is the first one below the main one.",
+        ),
+        Mistake(
             "the first query rolled round",
             _rolled_round,
             "At the first query t - 1 is -1, which Python takes as the last key. The first query has no "
@@ -221,6 +244,12 @@ PREVIOUS_TOKEN_SCORE = Exercise(
             "word, but itself it is none. The mask belongs to the queries, not to the keys.",
         ),
         Mistake(
+            "one weight too many",
+            _too_far,
+            "You divide by the right number, but one weight more of each sentence is added: that of the "
+            "query at place lengths[b], which is padding. Entry 0 of the diagonal belongs to query 1.",
+        ),
+        Mistake(
             "the last word left out",
             _of_queries(1, 1),
             "The last word of every sentence is left out. It is a query like any other: t runs up to "
@@ -243,6 +272,13 @@ PREVIOUS_TOKEN_SCORE = Exercise(
             _of_long_sentences,
             "You take the mean of each sentence that has one and then the mean of those, so the few words of "
             "a short sentence weigh more than the others. Add up all queries, and divide once.",
+        ),
+        Mistake(
+            "mean of the sentences' means, 0 for a single token",
+            _of_sentences_or_0,
+            "You take the mean of each sentence, 0 where it has a single token, and then the mean of those, "
+            "so the few words of a short sentence weigh more than the others. Add up all queries of all "
+            "sentences, and divide once.",
         ),
         Mistake(
             "divided by the sentences",

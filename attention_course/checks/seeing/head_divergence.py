@@ -233,6 +233,12 @@ HEAD_DIVERGENCE = Exercise(
             "there.",
         ),
         Mistake(
+            "0 for a row with a weight of 0",
+            _between(lambda p, q: _plain_logarithms(p, q).nan_to_num()),
+            "A row in which one weight is 0 counts as 0: its sum is NaN, and that you replace. Only the one "
+            "term has no share: it has to be 0 before the terms are added.",
+        ),
+        Mistake(
             "geometric mean",
             _between(_geometric),
             "m is the root of p · q. The rows are compared with their plain mean, (p + q) / 2, which sums to "
@@ -257,7 +263,7 @@ HEAD_DIVERGENCE = Exercise(
         Mistake(
             "weights changed in place",
             _in_place,
-            "The result is right, but the zeros in weights are overwritten, as weights[weights == 0] = and "
+            "The result is right, but weights itself is overwritten, as an assignment to weights[...] and "
             "clamp_ do. Make a new tensor.",
         ),
     ),

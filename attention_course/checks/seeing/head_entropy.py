@@ -54,6 +54,16 @@ def _queries_first(weights: Tensor, lengths: Tensor) -> Tensor:
     return torch.special.entr(mean_row).sum(-1)
 
 
+def _mean_length(weights: Tensor, lengths: Tensor) -> Tensor:
+    return _head_entropy(weights, lengths) * lengths[:, None] / lengths.to(weights.dtype).mean()
+
+
+def _share_of_the_largest(entropy: Tensor, weights: Tensor, lengths: Tensor) -> Tensor:
+    """0 for a sentence of one token, in which there is nothing to share."""
+    most = lengths.log()[:, None]
+    return torch.where(most > 0, entropy / most.where(most > 0, 1.0), 0.0).to(weights.dtype)
+
+
 def _lengths_along_heads(weights: Tensor, lengths: Tensor) -> Tensor:
     counted = shared.real(weights.shape[-1], lengths)
     return torch.special.entr(weights).sum(-1).masked_fill(~counted, 0.0).sum(-1) / lengths
@@ -172,8 +182,9 @@ HEAD_ENTROPY = Exercise(
         Mistake(
             "columns instead of rows",
             _of_rows(lambda weights: torch.special.entr(weights).sum(-2)),
-            "You sum over the queries. A row is what one query does with its keys, the last axis, and only "
-            "rows sum to 1.",
+            "You add up all rows, the padding's among them, and divide by lengths[b]. Do you sum over the "
+            "queries first, axis -2, or does your mask lie along the keys? Keys that are padding weigh "
+            "nothing anyway. It is the queries that are to be masked, after the sum over the keys.",
         ),
         Mistake(
             "decimal logarithm",
@@ -190,6 +201,12 @@ HEAD_ENTROPY = Exercise(
             _of_rows(lambda weights: -(weights * weights.log()).sum(-1)),
             "Every weight of exactly 0 gives 0 · log 0 = 0 · -inf, which is NaN. Such a weight has no share "
             "in the entropy: see to it that 0 comes out there.",
+        ),
+        Mistake(
+            "0 for a row with a weight of 0",
+            _of_rows(lambda weights: -(weights * weights.log()).sum(-1).nan_to_num()),
+            "A row in which one weight is 0 counts as 0: its sum is NaN, and that you replace. Only the one "
+            "term has no share: it has to be 0 before the terms are added.",
         ),
         Mistake(
             "sum over the queries",
@@ -212,6 +229,18 @@ HEAD_ENTROPY = Exercise(
             _after(lambda entropy, weights, lengths: entropy / lengths[:, None].log()),
             "You divide by the entropy of looking at all tokens of the sentence alike. That gives a share "
             "(0/0 for a sentence of one token); nats are asked for, undivided.",
+        ),
+        Mistake(
+            "divided by the logarithm of the length, 0 for a single token",
+            _after(_share_of_the_largest),
+            "You divide by the entropy of looking at all tokens of the sentence alike. That gives a share "
+            "from 0 to 1; nats are asked for, undivided.",
+        ),
+        Mistake(
+            "divided by the mean length",
+            _mean_length,
+            "Every sentence's sum is divided by the same number, the mean of the lengths. Each is divided by "
+            "its own: lengths[b].",
         ),
         Mistake(
             "sign forgotten",
@@ -245,7 +274,7 @@ HEAD_ENTROPY = Exercise(
         Mistake(
             "weights changed in place",
             _in_place,
-            "The result is right, but the zeros in weights are overwritten, as weights[weights == 0] = and "
+            "The result is right, but weights itself is overwritten, as an assignment to weights[...] and "
             "clamp_ do. Make a new tensor.",
         ),
     ),

@@ -59,6 +59,11 @@ def _first_without(weights: Tensor) -> Tensor:
     return torch.cat((means[:1], _half(means[1:])))
 
 
+def _residual_of_the_input(weights: Tensor) -> Tensor:
+    """Half of a layer's output is the input's token, not what has arrived in that token."""
+    return reduce(lambda below, mean: _half(mean @ below), weights.mean(1), _eye(weights))
+
+
 def _in_place(weights: Tensor) -> Tensor:
     result = _rollout(weights)
     weights += _eye(weights)
@@ -138,6 +143,25 @@ ROLLOUT = Exercise(
             _rolled(product=_some_layers(slice(1, None))),
             "The first layer is missing. With a single layer the result would be the identity. Where does "
             "your loop begin, and with what?",
+        ),
+        Mistake(
+            "first layer twice",
+            _rolled(product=lambda layers: _product(layers) @ layers[0]),
+            "The first layer is in the product twice. What do you start with, and by what does your loop "
+            "multiply it first?",
+        ),
+        Mistake(
+            "two layers, however many there are",
+            _rolled(product=lambda layers: _product(layers[:2])),
+            "Right for one layer and for two. Of more, all above the second are missing: go through all of "
+            "them.",
+        ),
+        Mistake(
+            "residual from the input",
+            _residual_of_the_input,
+            "In every layer you add the identity to the product so far. But the residual connection hands "
+            "on what has arrived in a token, which is a mixture already, and not the token of the input. Mix "
+            "the identity with the layer's weights, and then multiply.",
         ),
         Mistake(
             "last layer skipped",

@@ -68,6 +68,20 @@ def _first_output(weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
     return _value_weighted(weights, value, output[:1].expand_as(output))
 
 
+def _with_a_small_number(small: float) -> Three:
+    return _summed(lambda shares: (shares.square().sum(-1) + small).sqrt())
+
+
+def _norm_over_heads(weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
+    return _shares(weights, value, output).norm(dim=0).sum(-1)
+
+
+_SMALL = (
+    "You add {} before you take the root. Its own root is not that small, and stands where "
+    "nothing is carried. Those lengths are exactly 0: which norm has a gradient there without any help?"
+)
+
+
 def _in_place(weights: Tensor, value: Tensor, output: Tensor) -> Tensor:
     result = _value_weighted(weights, value, output)
     value *= weights.sum(-2)[..., None]
@@ -229,6 +243,19 @@ VALUE_WEIGHTED = Exercise(
             "The heads' rows of W_O are added before they meet the values, so that each head's values go "
             "through all of them. Each head has its own: add what comes out.",
         ),
+        Mistake(
+            "first head alone",
+            lambda weights, value, output: _value_weighted(weights[:1], value[:1], output[:1]),
+            "Only the first head is there. Add what all heads carry.",
+        ),
+        Mistake(
+            "norm over the heads",
+            _norm_over_heads,
+            "The norm runs over the heads, column by column, and the columns are added. The other way round: "
+            "the heads are added, and the norm runs over the columns.",
+        ),
+        Mistake("1e-6 added before the root", _with_a_small_number(1e-6), _SMALL.format("1e-6")),
+        Mistake("1e-8 added before the root", _with_a_small_number(1e-8), _SMALL.format("1e-8")),
         Mistake(
             "square",
             lambda *inputs: _value_weighted(*inputs).square(),

@@ -58,6 +58,35 @@ def _blind_evenly(weights: Tensor, position: Tensor) -> Tensor:
     return torch.where(kept.sum(-1, keepdim=True) > 0, _to_1(kept), even)
 
 
+def _blind_alike(weights: Tensor, position: Tensor) -> Tensor:
+    kept = _kept(weights, position)
+    even = torch.full_like(weights, 1 / weights.shape[-1])
+    return torch.where(kept.sum(-1, keepdim=True) > 0, _to_1(kept), even)
+
+
+def _own_row_as_before(weights: Tensor, position: Tensor) -> Tensor:
+    return torch.where(_gone(weights, position)[:, None], weights, _to_1(_kept(weights, position)))
+
+
+def _all_from_there(weights: Tensor, position: Tensor) -> Tensor:
+    return _to_1(weights.masked_fill(torch.arange(weights.shape[-1]) >= position, 0.0))
+
+
+def _with_a_small_number(small: float) -> Callable[[Tensor, Tensor], Tensor]:
+    def weigh(weights: Tensor, position: Tensor) -> Tensor:
+        kept = _kept(weights, position)
+        return kept / (kept.sum(-1, keepdim=True) + small)
+
+    return weigh
+
+
+_SMALL = (
+    "{} is added to what each row is divided by. Where little of a row is left, that number is "
+    "not small beside it, and the row sums to less than 1. Only where nothing at all is left does the "
+    "division need help."
+)
+
+
 def _heads_gone(weights: Tensor, value: Tensor, position: Tensor) -> Tensor:
     head = (torch.arange(len(weights)) == position)[:, None, None]
     return (weights @ value).masked_fill(head, 0.0)
@@ -87,6 +116,15 @@ def _heads(
     return weights, normal(generator, h, T, d_k, dtype=dtype), torch.tensor(position)
 
 
+def _little_left(generator: Generator) -> Inputs:
+    """From everywhere nearly all weight lies on one token: what is left of a row is about 1e-7.
+
+    In float64, where 1 less the token's weight is as good as the sum of the others.
+    """
+    scores = 0.5 * normal(generator, 2, 4, 4, dtype=torch.float64) + 17.0 * (torch.arange(4) == 1)
+    return scores.softmax(-1), normal(generator, 2, 4, 3, dtype=torch.float64), torch.tensor(1)
+
+
 def _sink(generator: Generator) -> Inputs:
     """Two heads: the second looks at one token and nowhere else, from everywhere."""
     weights, value, position = _heads(generator, 2, 4, 3, 2)
@@ -111,6 +149,7 @@ WITHOUT_KEY = Exercise(
         Case("as many of everything", lambda g: _heads(g, 4, 4, 4, 2)),
         Case("the last token", lambda g: _heads(g, 2, 6, 3, 5)),
         Case("a head that looks nowhere else", _sink),
+        Case("little is left, float64", _little_left),
         Case(
             "the first token of a causal text, float64",
             lambda g: _heads(g, 3, 5, 4, 0, causal=True, dtype=torch.float64),
@@ -145,8 +184,19 @@ WITHOUT_KEY = Exercise(
         Mistake(
             "row and column",
             _weighing(lambda weights, position: _row_gone(_to_1(_kept(weights, position)), position)),
-            "The column is right, and the row of the same number is taken out as well. The token may look on "
-            "itself; only, nobody looks at it.",
+            "The column is right, and the row of the same number is taken out as well. That token still "
+            "looks at the others; only, nobody looks at it.",
+        ),
+        Mistake(
+            "the token's own row as before",
+            _weighing(_own_row_as_before),
+            "The token's own row is left as it was, with its weight on itself. It may look at the others; at "
+            "itself it may look no more than they may.",
+        ),
+        Mistake(
+            "all from that token on",
+            _weighing(_all_from_there),
+            "That token is taken out and all behind it, as a slice does. Only one key is gone.",
         ),
         Mistake(
             "the token is still there",
@@ -186,6 +236,24 @@ WITHOUT_KEY = Exercise(
             _weighing(_blind_evenly),
             "A row that had all its weight on this token shares it out over all the others, to which it gave "
             "nothing. Such a row gets zeros.",
+        ),
+        Mistake(
+            "a row with nothing left looks at all alike",
+            _weighing(_blind_alike),
+            "A row that had all its weight on this token gives equal weights to all, that token among them. "
+            "Such a row gets zeros.",
+        ),
+        Mistake("1e-6 added to what is left", _weighing(_with_a_small_number(1e-6)), _SMALL.format("1e-6")),
+        Mistake("1e-8 added to what is left", _weighing(_with_a_small_number(1e-8)), _SMALL.format("1e-8")),
+        Mistake(
+            "what is left kept above a small number",
+            _weighing(
+                lambda weights, position: (lambda kept: kept / kept.sum(-1, keepdim=True).clamp(min=1e-6))(
+                    _kept(weights, position)
+                )
+            ),
+            "What a row is divided by is kept above a small number. Where less than that is left, the row "
+            "sums to less than 1. Only where nothing at all is left does the division need help.",
         ),
         Mistake(
             "columns made to sum to 1",
