@@ -10,7 +10,8 @@ from attention_course.checks.engine.exercise import Case, Exercise, Inputs, Mist
 from attention_course.checks.ring import shared
 from attention_course.checks.ring.shared import NAME
 
-Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+Pair = tuple[Tensor, Tensor]
+Step = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], Pair]
 
 
 def _before(query_at: Tensor, key_at: Tensor) -> Tensor:
@@ -66,9 +67,27 @@ def _by_first(query_at: Tensor, key_at: Tensor) -> Tensor:
     return (key_at[0] <= query_at[0]).expand(len(query_at), len(key_at))
 
 
-def _filled(scores: Tensor, value: Tensor, may_look: Tensor) -> tuple[Tensor, Tensor]:
-    scores = scores.masked_fill(~may_look, -1e9)
-    return scores.softmax(-1) @ value, scores.logsumexp(-1)
+def _skipped(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_at: Tensor,
+    key_at: Tensor,
+    out: Tensor,
+    lse: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Right where positions rise."""
+    if key_at[0] > query_at[-1]:
+        return out.clone(), lse.clone()
+    return _ring_step(query, key, value, query_at, key_at, out, lse)
+
+
+def _filled_with(number: Callable[[torch.dtype], float]) -> Callable[[Tensor, Tensor, Tensor], Pair]:
+    def filled(scores: Tensor, value: Tensor, may_look: Tensor) -> Pair:
+        scores = scores.masked_fill(~may_look, number(scores.dtype))
+        return scores.softmax(-1) @ value, scores.logsumexp(-1)
+
+    return filled
 
 
 def _unguarded(scores: Tensor, value: Tensor, may_look: Tensor) -> tuple[Tensor, Tensor]:
@@ -100,6 +119,37 @@ def _lse_of_block(out: Tensor, lse: Tensor, out_b: Tensor, lse_b: Tensor) -> tup
 
 def _lse_as_it_was(out: Tensor, lse: Tensor, out_b: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     return shared.merge(out, lse, out_b, lse_b)[0], lse
+
+
+def _plain_exponentials(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_at: Tensor,
+    key_at: Tensor,
+    out: Tensor,
+    lse: Tensor,
+) -> tuple[Tensor, Tensor]:
+    powers = shared.scaled(query, key).exp() * _before(query_at, key_at)
+    before = lse.exp()
+    total = before + powers.sum(-1)
+    share = 1 / total.masked_fill(total == 0, 1.0)
+    return share[..., None] * (before[..., None] * out + powers @ value), total.log()
+
+
+def _reset(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_at: Tensor,
+    key_at: Tensor,
+    out: Tensor,
+    lse: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """What sees nothing of the block loses what it had found before."""
+    new, total = _ring_step(query, key, value, query_at, key_at, out, lse)
+    blind = ~_before(query_at, key_at).any(-1)
+    return new.masked_fill(blind[:, None], 0.0), total.masked_fill(blind, -shared.INF)
 
 
 def _step_in_place(
@@ -153,9 +203,16 @@ RING_STEP = Exercise(
         Case("later keys, first step", lambda g: _state(g, [0, 1, 2], [4, 5, 6], 2, started=False)),
         Case("zigzag", lambda g: _state(g, [2, 3, 12, 13], [0, 1, 14, 15], 2, 3)),
         Case("zigzag, own block", lambda g: _state(g, [2, 3, 8, 9], [2, 3, 8, 9])),
+        Case("positions in no order", lambda g: _state(g, [12, 4, 9, 2], [10, 3, 0, 7, 13], 2)),
         Case("large scores", lambda g: _state(g, [4, 5, 6], [3, 4, 5, 6], 2, lift=150.0)),
         Case("float64", lambda g: _state(g, [4, 6, 7], [2, 3, 6, 8], 2, dtype=torch.float64)),
         Case("gradient", lambda g: _state(g, [4, 6, 7], [2, 3, 6, 8], 2), gradient=True),
+        # zeros have whatever derivative one's way to them has
+        Case(
+            "gradient where nothing is seen",
+            lambda g: _state(g, [0, 4, 6], [2, 3, 6], 2, started=False),
+            finite=True,
+        ),
     ),
     mistakes=(
         Mistake(
@@ -190,9 +247,39 @@ RING_STEP = Exercise(
         ),
         Mistake(
             "filled with -1e9",
-            _step(block=_filled),
+            _step(block=_filled_with(lambda dtype: -1e9)),
             "Hidden scores are set to -1e9. For a query that sees nothing of the block and has seen "
             "nothing before, the mean of the hidden values comes out. Use -inf.",
+        ),
+        Mistake(
+            "filled with -1e4",
+            _step(block=_filled_with(lambda dtype: -1e4)),
+            "Hidden scores are set to -10000. For a query that sees nothing of the block and has seen "
+            "nothing before, the mean of the hidden values comes out. Use -inf.",
+        ),
+        Mistake(
+            "filled with the smallest number",
+            _step(block=_filled_with(lambda dtype: torch.finfo(dtype).min)),
+            "Hidden scores are set to the smallest number of their dtype. For a query that sees nothing of "
+            "the block and has seen nothing before, the mean of the hidden values comes out. Use -inf.",
+        ),
+        Mistake(
+            "a block skipped by its first key",
+            _skipped,
+            "You skip the block where its first key stands after the last query. Positions need not rise: "
+            "other keys of it may stand before.",
+        ),
+        Mistake(
+            "what sees nothing set back",
+            _reset,
+            "A query that sees nothing of this block gets out 0 and lse -inf in the end, whatever it had "
+            "found before. That is what the block gives it: the state stays as it was.",
+        ),
+        Mistake(
+            "-inf made finite",
+            _step(merge=shared.said_as_finite),
+            "A query that has seen nothing before and sees nothing of this block gets the smallest number "
+            "there is for its lse, as nan_to_num makes of -inf. Its lse stays -inf.",
         ),
         Mistake(
             "nothing to see is NaN",
@@ -225,6 +312,12 @@ RING_STEP = Exercise(
             "than what the query has seen of it.",
         ),
         Mistake(
+            "exponentials as they are",
+            _plain_exponentials,
+            "Right as long as scores and lse are small. exp(89) is infinite in float32: let exp see "
+            "differences alone, of the scores and of both lse.",
+        ),
+        Mistake(
             "scale forgotten",
             _step(score=lambda query, key: query @ key.mT),
             "The scores are not divided by √d_k.",
@@ -240,6 +333,12 @@ RING_STEP = Exercise(
             _step(merge=shared.merged(share=lambda a, b: torch.full_like(a, 0.5))),
             "out is the mean of the state and of the block. The state may stand for many blocks: weigh "
             "both by exp(lse).",
+        ),
+        Mistake(
+            "outs added",
+            _step(merge=shared.merged(share=lambda a, b: torch.ones_like(a))),
+            "The block's out is added to the old one. Each is a mixture whose weights sum to 1; together "
+            "they would sum to 2. Weigh both by exp(lse).",
         ),
         Mistake(
             "old out not rescaled",
