@@ -206,12 +206,13 @@ def values(find: Callable[..., Finding], name: str, got: Tensor, want: Tensor) -
     error = (got - want).abs().masked_fill(close, 0.0)  # where both are -inf, the difference is NaN
     where = tuple(torch.unravel_index(error.argmax(), error.shape))
     where = tuple(int(index) for index in where)
-    text = (
-        f"{name}: {int((~close).sum())} of {got.numel()} entries differ from what is expected; "
-        f"the largest difference, {float(error.max()):.3g}, is at {list(where)}."
-        if where
-        else f"{name} is off by {float(error):.3g}."
-    )
+    many = f"{name}: {int((~close).sum())} of {got.numel()} entries differ from what is expected; "
+    if not where:
+        text = f"{name} is off by {float(error):.3g}."
+    elif want[where].isinf():
+        text = f"{many}at {list(where)}, {got[where]:.3g} stands where {want[where]:.3g} is expected."
+    else:
+        text = f"{many}the largest difference, {float(error.max()):.3g}, is at {list(where)}."
     return [find("values", text, _table(got, want, where))]
 
 

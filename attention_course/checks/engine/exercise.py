@@ -70,6 +70,9 @@ class Exercise:
     distributions: tuple[str, ...] = ()
     #: those of ``returns`` that are weights with a mask: what may not be seen has a weight of exactly 0
     hidden: tuple[str, ...] = ()
+    #: inputs of whose rows some results may not see some, as keys behind a mask: a wrong answer is tried with
+    #: one row after the other exchanged
+    unseen: tuple[str, ...] = ()
     #: inputs whose last axis sums to 1: right answers may rely on that, so gradients are compared along
     #: changes that keep it so
     given_distributions: tuple[str, ...] = ()

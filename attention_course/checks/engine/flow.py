@@ -1,4 +1,4 @@
-"""A mistake of any exercise: the result moves with something that it may not depend on.
+"""A mistake of exercises in which something may not be seen: the result moves with it.
 
 A leak test, as one would make it by hand: one row of an input is exchanged, and nothing else. Where the right
 result stands still and an answer's does not, the answer has looked where it may not.
@@ -10,23 +10,26 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from attention_course.checks.engine.asks import Module, Step
+from attention_course.checks.engine.asks import Inputs, Step
 from attention_course.checks.engine.examine import ATOL, RTOL, tensors
-from attention_course.checks.engine.exercise import Exercise, Mistake
+from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.engine.observe import Outcome, is_plain
 
 #: of so many rows at either end of an axis
 _ROWS = 3
 #: an answer that takes longer is not called again and again
 _SECONDS = 0.2
+#: inputs are made so small that no softmax is saturated: whatever is in sight then moves the right result
+_SMALL = 0.05
 
 #: (step) -> what is made of it
 Made = Callable[[Step], Outcome]
 
 
-def moved_by(exercise: Exercise, answer: Made, right: Made, steps: list[Step]) -> Mistake | None:
-    """The first row of the inputs of ``steps`` with which the answer moves where what is right does not."""
-    for step in steps:
+def moved_by(exercise: Exercise, answer: Made, right: Made, steps: list[tuple[Case, Step]]) -> Mistake | None:
+    """The first row of the inputs in ``exercise.unseen`` with which the answer moves where what is right does
+    not, whatever its size."""
+    for case, step in steps:
         mine, theirs = answer(step), right(step)
         if mine.seconds > _SECONDS or not _comparable(mine, theirs):
             continue
@@ -34,25 +37,37 @@ def moved_by(exercise: Exercise, answer: Made, right: Made, steps: list[Step]) -
             my_other, their_other = answer(exchanged), right(exchanged)
             if not _comparable(my_other, their_other):
                 continue
-            results = (tensors(each.result) for each in (mine, my_other, theirs, their_other))
-            for returned, one, other, want, still in zip(exercise.returns, *results, strict=True):
+            small = [right(replace(each, inputs=_small(each.inputs))) for each in (step, exchanged)]
+            if small[0].raised or small[1].raised:
+                continue
+            results = (tensors(each.result) for each in (mine, my_other, theirs, their_other, *small))
+            for returned, one, other, *still in zip(exercise.returns, *results, strict=True):
                 # a number that is not finite stands for nothing
-                moved = (want == still) & one.isfinite() & other.isfinite()
+                moved = (still[0] == still[1]) & (still[2] == still[3]) & one.isfinite() & other.isfinite()
                 moved &= ~torch.isclose(one, other, rtol=10 * RTOL, atol=10 * ATOL)
                 if moved.any() and _repeats(answer, step, mine):
                     place = tuple(moved.nonzero()[0].tolist())
-                    return _told(name, row, returned, place, float(one[place]), float(other[place]))
+                    return _told(case, name, row, returned, place, float(one[place]), float(other[place]))
     return None
 
 
-def _told(name: str, row: str, returned: str, place: tuple[int, ...], before: float, after: float) -> Mistake:
+def _told(
+    case: Case, name: str, row: str, returned: str, place: tuple[int, ...], before: float, after: float
+) -> Mistake:
     where = f"{returned}[{', '.join(map(str, place))}]" if place else returned
     message = (
-        f"A leak test: {name}[{row}] is exchanged, and nothing else. {where} was {before:.4g} and is "
-        f"{after:.4g} now; a right answer does not move there. What comes out in that place has looked at "
-        "what it may not see, or stands in another's place."
+        f"A leak test, in the case “{case.name}”: {name}[{row}] is exchanged, and nothing else. {where} was "
+        f"{before:.4g} and is {after:.4g} now. It may not see that, and a right answer stays as it was there."
     )
     return Mistake("sees what it may not", torch.where, message)
+
+
+def _small(inputs: Inputs) -> Inputs:
+    return tuple(_SMALL * x.double() if x.is_floating_point() and not _is_mask(x) else x for x in inputs)
+
+
+def _is_mask(x: Tensor) -> bool:
+    return x.dtype == torch.bool or bool(((x == 0) | (x == 1)).all())
 
 
 def _comparable(mine: Outcome, theirs: Outcome) -> bool:
@@ -76,23 +91,18 @@ def _repeats(answer: Made, step: Step, before: Outcome) -> bool:
 
 def _exchanged(exercise: Exercise, step: Step) -> Iterator[tuple[str, str, Step]]:
     """(input, its row, the step with that row exchanged), the last rows first: most masks hide those."""
-    state = exercise.asks.state if isinstance(exercise.asks, Module) else ()
     for place, (name, x) in enumerate(zip(exercise.parameters, step.inputs, strict=True)):
-        # A weight matrix has rows of another kind. A value whose weight is too small for a float moves
-        # nothing, though it is in sight; a key that is turned round then has all the weight.
-        if name in (*state, *exercise.settings) or name.startswith("w_") or name.endswith("value"):
+        if name not in exercise.unseen:
             continue
         for axis, row in _rows(x):
-            other = _other(x, axis, row, name in exercise.given_distributions)
+            other = _other(x, axis, row)
             if other is not None:
                 inputs = (*step.inputs[:place], other, *step.inputs[place + 1 :])
-                yield name, _written(x, axis, row), replace(step, inputs=inputs)
+                yield name, _written(axis, row), replace(step, inputs=inputs)
 
 
 def _rows(x: Tensor) -> Iterator[tuple[int, int]]:
     """(axis, place on it): tokens, and the first of several sentences or heads."""
-    if x.dim() < 2 or x.dtype == torch.bool or bool(((x == 0) | (x == 1)).all()):
-        return
     tokens = -2 if x.is_floating_point() else -1
     length = x.shape[tokens]
     places = [*range(length - 1, -1, -1)] if length > 1 else []
@@ -102,11 +112,10 @@ def _rows(x: Tensor) -> Iterator[tuple[int, int]]:
     yield from ((axis, 0) for axis in range(x.dim() + tokens) if x.shape[axis] > 1)
 
 
-def _other(x: Tensor, axis: int, row: int, sums_to_1: bool = False) -> Tensor | None:
-    """``x`` with another row there; integers and distributions are exchanged for their neighbours, which
-    are allowed ones."""
+def _other(x: Tensor, axis: int, row: int) -> Tensor | None:
+    """``x`` with another row there; integers are exchanged for their neighbours, which are allowed ones."""
     before = x.select(axis, row)
-    after = 1 - 2 * before if x.is_floating_point() and not sums_to_1 else x.select(axis, row - 1)
+    after = 1 - 2 * before if x.is_floating_point() else x.select(axis, row - 1)
     if torch.equal(before, after):
         return None
     changed = x.clone()
@@ -114,7 +123,7 @@ def _other(x: Tensor, axis: int, row: int, sums_to_1: bool = False) -> Tensor | 
     return changed
 
 
-def _written(x: Tensor, axis: int, row: int) -> str:
+def _written(axis: int, row: int) -> str:
     """The row as it is indexed, as in ``..., 2, :``."""
     if axis < 0:
         return ", ".join(["...", str(row), *[":"] * (-axis - 1)])

@@ -37,6 +37,8 @@ from attention_course.checks.engine.verdict import STAGES, Finding, Verdict
 _APART = ("callable", "gradient", "forbidden")
 #: cases in which it is tried with what an answer moves
 _TRIED = 3
+#: wrong numbers in common that are no coincidence
+_ENOUGH = 4
 
 #: (step, cotangents or None) -> what the answer did
 Run = Callable[[Step, tuple[Tensor, ...] | None], Outcome]
@@ -210,19 +212,68 @@ def _recognise(
         return None
     if all(each.stage == "gradient" for found in findings for each in found):
         return _in_gradients_alone(exercise, seed, findings)
-    _, expected = _demanded(exercise, seed)
+    steps, expected = _demanded(exercise, seed)
     failing = [index for index in everything if stages[index]]
-    found = resembled(exercise, [(outcomes[index], expected[index]) for index in failing])
+    found = _but_for_nan(exercise, seed, outcomes)
+    found = found or resembled(
+        exercise, [(steps[index].inputs, outcomes[index], expected[index]) for index in failing]
+    )
     found = found or _answers_to_others(exercise, seed, outcomes, failing)
-    return found or _moves(exercise, run, seed, [index for index in failing if stages[index] == {"values"}])
+    if found or not exercise.unseen or any(each.raised for each in outcomes):
+        return found
+    return _moves(exercise, run, seed, [index for index in failing if stages[index] == {"values"}])
 
 
 def _moves(exercise: Exercise, run: Run, seed: int, failing: list[int]) -> Mistake | None:
     """Whether an answer moves with what it may not see, in one of the smaller cases in which it is wrong."""
     steps, _ = _demanded(exercise, seed)
-    wrong = sorted((steps[index] for index in failing), key=lambda step: sum(x.numel() for x in step.inputs))
+    wrong = [(exercise.cases[index], steps[index]) for index in failing]
+    wrong.sort(key=lambda tried: sum(x.numel() for x in tried[1].inputs))
     right = local(exercise.reference)
     return moved_by(exercise, partial(run, cotangents=None), partial(right, cotangents=None), wrong[:_TRIED])
+
+
+def _but_for_nan(exercise: Exercise, seed: int, outcomes: list[Outcome]) -> Mistake | None:
+    """The mistake that does what the answer did wherever its own numbers are finite.
+
+    Who replaces its NaN afterwards, or has -1e9 for -inf, or stable exponentials, has made it all the same.
+    """
+    for mistake in exercise.mistakes:
+        wrong, strange = 0, False
+        for index in range(len(outcomes)):
+            told = _told_where_finite(exercise, seed, mistake, index, outcomes[index])
+            if told is None:
+                break
+            wrong, strange = wrong + told[0], strange or told[1]
+        else:
+            if strange and wrong >= _ENOUGH:
+                return mistake
+    return None
+
+
+def _told_where_finite(
+    exercise: Exercise, seed: int, mistake: Mistake, index: int, outcome: Outcome
+) -> tuple[int, bool] | None:
+    """(wrong numbers that are those of the mistake, whether it has numbers that are not finite); None where
+    another finite number came out."""
+    made, _ = _mistaken(exercise, seed, mistake, index)
+    if made.raised or outcome.raised or made.changed != outcome.changed:
+        return None
+    trios = (tensors(outcome.result), tensors(made.result), _demanded(exercise, seed)[1][index])
+    if len({len(each) for each in trios}) > 1:
+        return None
+    wrong, strange = 0, False
+    for got, mistaken, want in zip(*trios, strict=True):
+        if not (is_plain(got) and is_plain(mistaken) and got.shape == mistaken.shape == want.shape):
+            return None
+        if not got.dtype == mistaken.dtype == want.dtype:
+            return None
+        told = mistaken.isfinite() | (mistaken == want)
+        if not torch.allclose(got[told], mistaken[told], rtol=RTOL, atol=ATOL):
+            return None
+        strange |= not bool(told.all())
+        wrong += int((~torch.isclose(got, want, rtol=RTOL, atol=ATOL, equal_nan=True) & told).sum())
+    return wrong, strange
 
 
 def _in_gradients_alone(exercise: Exercise, seed: int, findings: list[list[Finding]]) -> Mistake | None:

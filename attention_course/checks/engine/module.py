@@ -113,7 +113,10 @@ def _not_loaded(error: Exception) -> str:
 _KEEPS = (
     "It keeps something from one call to the next: look for what forward assigns to self or changes in it."
 )
-_DRAWS = "Dropout must be off when a module does not train: nn.Dropout knows, F.dropout has to be told."
+_DRAWS = (
+    "Dropout must be off when a module does not train: nn.Dropout knows, F.dropout has to be told. And a "
+    "layer that is made in forward has new weights in each call: make it in __init__."
+)
 
 
 def _call(module: nn.Module, state: State, inputs: Sequence[Tensor], seed: int = 0) -> Any:
@@ -212,7 +215,10 @@ def _other_names(
     extra = [name for name in surplus if name not in near.values()]
     if extra:
         biases = all(name.endswith(".bias") for name in extra)
-        yield f"Nobody asked for {_listed(extra)}{': bias=False leaves it out' if biases else ''}."
+        buffers = set(extra) <= {name for name, _ in module.named_buffers()}
+        out = ": bias=False leaves it out" if biases else ""
+        out = ": register_buffer(..., persistent=False) keeps it out of the state" if buffers else out
+        yield f"Nobody asked for {_listed(extra)}{out}."
 
 
 def _nearest(own: State, state: State, lacking: list[str], surplus: list[str]) -> Iterator[tuple[str, str]]:
@@ -230,7 +236,8 @@ def _nearest(own: State, state: State, lacking: list[str], surplus: list[str]) -
 def _other_shape(name: str, own: State, state: State) -> str:
     got, want = list(own[name].shape), list(state[name].shape)
     text = f"{name} is {got}; expected {want}"
-    return f"{text}: torch.nn.Linear stores [out, in]" if got == want[::-1] and got != want else text
+    turned = got == want[::-1] and got != want and name.endswith("weight")
+    return f"{text}: torch.nn.Linear stores [out, in]" if turned else text
 
 
 def _unregistered(module: nn.Module) -> Iterator[str]:

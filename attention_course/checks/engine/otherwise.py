@@ -11,7 +11,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from attention_course.checks.engine.asks import Inputs
+from attention_course.checks.engine.asks import Inputs, Loaded
 from attention_course.checks.engine.exercise import Exercise, Mistake
 
 #: what is done to one input; None where it cannot be done
@@ -103,17 +103,23 @@ _OF_ONE: tuple[tuple[str, str, Change], ...] = (
 @lru_cache(maxsize=256)
 def changes(exercise: Exercise) -> tuple[tuple[Mistake, Callable[[Inputs], Inputs | None]], ...]:
     """Every change of the inputs of ``exercise``, and the mistake that it shows."""
-    return tuple(_changes(exercise.parameters))
+    # of two dozen tensors that are loaded by name, most pairs would be swapped for nothing
+    state = exercise.asks.state if isinstance(exercise.asks, Loaded) else ()
+    return tuple(_changes(exercise.parameters, len(state)))
 
 
-def _changes(names: tuple[str, ...]) -> Iterator[tuple[Mistake, Callable[[Inputs], Inputs | None]]]:
-    for (a, one), (b, other) in combinations(enumerate(names), 2):
+def _changes(
+    names: tuple[str, ...], first: int
+) -> Iterator[tuple[Mistake, Callable[[Inputs], Inputs | None]]]:
+    numbered = [*enumerate(names)][first:]
+    for (a, one), (b, other) in combinations(numbered, 2):
         text = (
-            f"You take {one} for {other}, and {other} for {one}. Follow each from the signature to its place."
+            f"All is as if {one} and {other} had changed places. Follow each to where it is used: is one "
+            "taken for the other, or a product of the two the other way round?"
         )
         yield Mistake(f"{one} and {other} swapped", tuple, text), _swap(a, b)
     for name, message, change in _OF_ONE:
-        for place, one in enumerate(names):
+        for place, one in numbered:
             said = Mistake(name.format(one), tuple, message.format(one, one))
             yield said, _at(place, change)
 

@@ -9,6 +9,7 @@ from itertools import permutations
 import torch
 from torch import Tensor
 
+from attention_course.checks.engine.asks import Inputs
 from attention_course.checks.engine.examine import ATOL, RTOL, tensors
 from attention_course.checks.engine.exercise import Exercise, Mistake
 from attention_course.checks.engine.observe import Outcome, is_plain
@@ -17,18 +18,28 @@ Results = tuple[Tensor, ...]
 
 #: fewer numbers than these are multiples of one another, or each other's neighbours, by chance
 _ENOUGH = 4
+#: no case draws larger numbers but one that is about large scores
+_LOUD = 12.0
+#: a factor nearer to 1 is rounding
+_FACTOR = 1e-3
 
 
-def resembled(exercise: Exercise, tried: Iterable[tuple[Outcome, Results]]) -> Mistake | None:
+def resembled(exercise: Exercise, tried: Iterable[tuple[Inputs, Outcome, Results]]) -> Mistake | None:
     """The first relation that holds between what came out and what was expected, wherever they differ."""
-    pairs = [(outcome.result, expected) for outcome, expected in tried]
-    if not pairs or not all(_comparable(got, expected) for got, expected in pairs):
+    cases = [(inputs, outcome.result, expected) for inputs, outcome, expected in tried]
+    if not cases or not all(_comparable(got, expected) for _, got, expected in cases):
         return None
-    pairs = [(tensors(got), expected) for got, expected in pairs]
-    for mistake, holds in _RELATIONS:
+    pairs = [(tensors(got), expected) for _, got, expected in cases]
+    loud = all(_loud(inputs) for inputs, *_ in cases)
+    for mistake, holds in _RELATIONS if loud else _OF_ANY_SIZE:
         if all(holds(exercise, got, expected) for got, expected in pairs):
             return mistake
     return None
+
+
+def _loud(inputs: Inputs) -> bool:
+    """Whether the scores made of them may be too large for an exponential."""
+    return any(bool((x.abs()[x.isfinite()] > _LOUD).any()) for x in inputs if x.is_floating_point())
 
 
 def _comparable(got: object, expected: Results) -> bool:
@@ -81,7 +92,8 @@ def _visible_is_right(got: Tensor, want: Tensor) -> bool:
 
 def _nan_where_nothing_is(exercise: Exercise, got: Results, expected: Results) -> bool:
     return _right_but_for_nan(got, expected) and all(
-        bool((want[one.isnan()] == 0).all()) for one, want in zip(got, expected, strict=True)
+        bool((want[one.isnan()] == 0).all()) and not bool((one.isinf() & want.isfinite()).any())
+        for one, want in zip(got, expected, strict=True)
     )
 
 
@@ -91,15 +103,16 @@ def _nan_where_scores_are_large(exercise: Exercise, got: Results, expected: Resu
 
 def _right_but_for_nan(got: Results, expected: Results) -> bool:
     """Whether every number that is finite is right, and some are not finite that should be."""
-    strange = False
+    strange = right = False
     for one, want in zip(got, expected, strict=True):
         if one.shape != want.shape:
             return False
         lost = ~one.isfinite() & want.isfinite()
         strange |= bool(lost.any())
+        right |= bool((one.isfinite() & (want != 0)).any())
         if not _close(one.double().masked_fill(lost, 0.0), want.double().masked_fill(lost, 0.0)):
             return False
-    return strange
+    return strange and right
 
 
 def _each(relation: Callable[[Tensor, Tensor], bool]) -> Callable[[Exercise, Results, Results], bool]:
@@ -131,7 +144,7 @@ def _multiplied(got: Tensor, want: Tensor) -> bool:
         return False
     got, want = got.double(), want.double()
     factor = float((got * want).sum() / want.square().sum())
-    return factor > 0 and _close(got / factor, want)
+    return factor > 0 and abs(factor - 1) > _FACTOR and _close(got / factor, want)
 
 
 def _raised_by_one_number(got: Tensor, want: Tensor) -> bool:
@@ -189,7 +202,7 @@ def _columns_sum_to_1(exercise: Exercise, got: Results, expected: Results) -> bo
     )  # fmt: skip
 
 
-_RELATIONS = (
+_RELATIONS: tuple[tuple[Mistake, Callable[[Exercise, Results, Results], bool]], ...] = (
     (
         Mistake(
             "results in another order",
@@ -203,8 +216,9 @@ _RELATIONS = (
             "what is hidden gets weight",
             torch.softmax,
             "The weights of what may be seen are right among themselves, but something that may not be seen "
-            "takes a share. A finite score in the place of -inf leaves one: little beside low scores, all of "
-            "it beside high ones. Which score has the exponential 0, whatever the others are?",
+            "takes a share. Either the mask lets it through: is it every row's own mask, and its edge in the "
+            "right place? Or a finite score stands where -inf should: that leaves little beside low scores, "
+            "and all of it beside high ones.",
         ),
         _sees_what_is_hidden,
     ),
@@ -222,8 +236,8 @@ _RELATIONS = (
             "exponentials out of range",
             torch.exp,
             "All is right but where scores are far above or far below 0: there exponentials are infinite, or "
-            "all of them 0, and their quotient is NaN. Only differences of scores count: subtract the "
-            "largest first, each row its own.",
+            "all that count are 0, and their quotient is NaN. Only differences of scores count: from each "
+            "row its largest is subtracted first, and if some may not be seen, the largest of the others.",
         ),
         _nan_where_scores_are_large,
     ),
@@ -306,3 +320,5 @@ _RELATIONS = (
         _columns_sum_to_1,
     ),
 )
+#: those that say nothing of large scores
+_OF_ANY_SIZE = tuple(one for one in _RELATIONS if one[1] is not _nan_where_scores_are_large)
