@@ -38,6 +38,10 @@ def _chunk_step(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor)
     return shared.divided(q @ S + scores @ value, normaliser), S + k.mT @ value, z + k.sum(-2)
 
 
+def _both_divided(q: Tensor, scores: Tensor, v: Tensor, S: Tensor, z: Tensor) -> Tensor:
+    return _from_state(q, S, z).nan_to_num() + scores @ v / scores.sum(-1, keepdim=True)
+
+
 def _from_state(q: Tensor, S: Tensor, z: Tensor) -> Tensor:
     return shared.divided(q @ S, (q @ z.unsqueeze(-1)).squeeze(-1))
 
@@ -48,6 +52,27 @@ def _written_first(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tens
     S, z = S + k.mT @ value, z + k.sum(-2)
     normaliser = (q @ z.unsqueeze(-1)).squeeze(-1) + scores.sum(-1)
     return shared.divided(q @ S + scores @ value, normaliser), S, z
+
+
+def _divided_by_the_whole_chunk(
+    query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor
+) -> shared.Three:
+    q, k = elu_plus_one(query), elu_plus_one(key)
+    after_S, after_z = S + k.mT @ value, z + k.sum(-2)
+    normaliser = (q @ after_z.unsqueeze(-1)).squeeze(-1)
+    return shared.divided(q @ S + (q @ k.mT).tril() @ value, normaliser), after_S, after_z
+
+
+def _plain_within(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    q, k = elu_plus_one(query), elu_plus_one(key)
+    scores = (query @ key.mT).tril()
+    normaliser = (q @ z.unsqueeze(-1)).squeeze(-1) + scores.sum(-1)
+    return shared.divided(q @ S + scores @ value, normaliser), S + k.mT @ value, z + k.sum(-2)
+
+
+def _plain_written(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    context, _, _ = _chunk_step(query, key, value, S, z)
+    return context, S + key.mT @ value, z + key.sum(-2)
 
 
 def _chunk_in_place(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
@@ -67,6 +92,12 @@ def _first_chunk(generator: Generator, T: int, d_k: int, d_v: int) -> tuple[Tens
     return *tokens, torch.zeros(d_k, d_v), torch.zeros(d_k)
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, ...]:
+    """The first chunk, for its state would hide how small the φ(k) are."""
+    query, _, value = shared.tokens(generator, 2, T_q=4, T_k=4, d_k=2, d_v=3)
+    return query, shared.far_below(generator, 2, 4, 2), value, torch.zeros(2, 2, 3), torch.zeros(2, 2)
+
+
 CHUNK_STEP = Exercise(
     name=f"{NAME}.chunk_step",
     title="Many tokens at a time",
@@ -75,12 +106,14 @@ CHUNK_STEP = Exercise(
     minutes=20,
     reference=_chunk_step,
     returns=("context", "S_after", "z_after"),
+    unseen=("key",),
     cases=(
         Case("the first chunk, one decimal", lambda g: _first_chunk(g, 3, 2, 4)),
         Case("a later chunk", lambda g: _chunk_inputs(g, T=4, d_k=3, d_v=2)),
         Case("batch and heads", lambda g: _chunk_inputs(g, 2, 3, T=5, d_k=4, d_v=6)),
         Case("as many of everything", lambda g: _chunk_inputs(g, 2, T=4, d_k=4, d_v=4)),
         Case("float64", lambda g: _chunk_inputs(g, 2, T=6, d_k=2, d_v=3, dtype=torch.float64)),
+        Case("the first chunk, its keys far below 0", _far_below),
         Case("gradient", lambda g: _chunk_inputs(g, 2, T=3, d_k=2, d_v=4), gradient=True),
     ),
     mistakes=(
@@ -121,13 +154,38 @@ CHUNK_STEP = Exercise(
         ),
         Mistake(
             "two contexts added",
-            _chunk(
-                read=lambda q, scores, v, S, z: (
-                    _from_state(q, S, z).nan_to_num() + scores @ v / scores.sum(-1, keepdim=True)
-                )
-            ),
+            _chunk(read=_both_divided),
             "Past and chunk are divided each by its own sum and then added: the weights add up to 2. Add the "
             "two sums, add the two normalisers, and divide once.",
+        ),
+        Mistake(
+            "mean of two contexts",
+            _chunk(read=lambda q, scores, v, S, z: _both_divided(q, scores, v, S, z) / 2),
+            "Past and chunk are divided each by its own sum, and then averaged: each gets half the weight, "
+            "however many tokens it has. Add the two sums, add the two normalisers, and divide once.",
+        ),
+        Mistake(
+            "normaliser sees the future",
+            _divided_by_the_whole_chunk,
+            "The sums are right; the divisor counts later tokens of the chunk as well. Is z read with the "
+            "whole chunk in it, or are scores added up before the triangle is cut?",
+        ),
+        Mistake(
+            "φ is 0 far below 0",
+            _chunk(shared.rounded, shared.rounded),
+            "All is right but where keys are far below 0: there your φ(k) are 0, and 0 is divided by 0. In "
+            "elu(x) + 1 the 1 takes the digits of a small e^x. elu_plus_one, imported above, keeps them.",
+        ),
+        Mistake(
+            "0 where the sums are small",
+            _chunk(
+                read=lambda q, scores, v, S, z: shared.divided(
+                    q @ S + scores @ v, (q @ z.unsqueeze(-1)).squeeze(-1) + scores.sum(-1) + shared.SMALL
+                )
+            ),
+            "All is right but where the first keys are far below 0: there the context comes out as 0. "
+            "Weights sum to 1 however small the scores are. A number that is added to the divisor, or bounds "
+            "it, is large beside small ones; φ is never 0, so the divisor needs none.",
         ),
         Mistake(
             "normaliser without the past",
@@ -167,9 +225,49 @@ CHUNK_STEP = Exercise(
             "scores as they are, 0 above the diagonal.",
         ),
         Mistake(
+            "the state's context and a softmax",
+            _chunk(
+                within=lambda scores: scores.masked_fill(
+                    torch.ones_like(scores).triu(1) > 0, -torch.inf
+                ).softmax(-1),
+                read=lambda q, scores, v, S, z: _from_state(q, S, z).nan_to_num() + scores @ v,
+            ),
+            "A softmax over the chunk's scores is added to what the state gives. Both have weights that sum "
+            "to 1 already, so that yours sum to 2. Scores stay as they are here; divide once, at the end.",
+        ),
+        Mistake(
+            "plain scores within the chunk",
+            _plain_within,
+            "The chunk's scores are products of the queries and keys as they are, the state's of their "
+            "features. One sum needs one kind of score: φ(q)·φ(k).",
+        ),
+        Mistake(
+            "the chunk's scores scaled",
+            _chunk(
+                read=lambda q, scores, v, S, z: shared.divided(
+                    q @ S + scores @ v / q.shape[-1] ** 0.5,
+                    (q @ z.unsqueeze(-1)).squeeze(-1) + scores.sum(-1) / q.shape[-1] ** 0.5,
+                )
+            ),
+            "The chunk's scores are divided by √d_k, those in the state are not. That belongs to softmax; "
+            "here a token must not weigh less for being in the chunk.",
+        ),
+        Mistake(
+            "keys written without features",
+            _plain_written,
+            "The context is right, but the state gets the chunk's keys as they are. It is φ(k) that is "
+            "summed.",
+        ),
+        Mistake(
             "z not written",
             _chunk(write=lambda k, v, S, z: (S + k.mT @ v, z.clone())),
             "The context is right, but z goes on without this chunk. Add the sum of its φ(k).",
+        ),
+        Mistake(
+            "last key alone in z",
+            _chunk(write=lambda k, v, S, z: (S + k.mT @ v, z + k[..., -1, :])),
+            "The context and S are right, but z gets the φ(k) of the chunk's last token alone. Add up all of "
+            "them.",
         ),
         Mistake(
             "state of the chunk alone",

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from attention_course.checks.engine.drawing import tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
@@ -58,6 +58,26 @@ def _causal(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return scores / scores.sum(-1, keepdim=True) @ value
 
 
+def _causal_from_the_first(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = (elu_plus_one(query) @ elu_plus_one(key).mT).tril()
+    return scores / scores.sum(-1, keepdim=True) @ value
+
+
+def _divided_along_the_queries(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    scores = elu_plus_one(query) @ elu_plus_one(key).mT
+    return scores / scores.sum(-2, keepdim=True) @ value
+
+
+def _features_divided(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    q, k = elu_plus_one(query), elu_plus_one(key)
+    return (q / q.sum(-1, keepdim=True)) @ ((k / k.sum(-2, keepdim=True)).mT @ value)
+
+
+def _far_below(generator: Generator) -> shared.Three:
+    query, _, value = shared.tokens(generator, 2, T_q=3, T_k=4, d_k=2, d_v=3)
+    return query, shared.far_below(generator, 2, 4, 2), value
+
+
 LINEAR_ATTENTION = Exercise(
     name=f"{NAME}.linear_attention",
     title="Another order",
@@ -71,6 +91,7 @@ LINEAR_ATTENTION = Exercise(
         Case("batch and heads", lambda g: shared.tokens(g, 2, 3, T_q=4, T_k=5, d_k=6, d_v=3)),
         Case("as many of everything", lambda g: shared.tokens(g, 2, T_q=4, T_k=4, d_k=4, d_v=4)),
         Case("float64", lambda g: shared.tokens(g, 2, T_q=3, T_k=7, d_k=2, d_v=5, dtype=torch.float64)),
+        Case("keys far below 0", _far_below),
         Case("gradient", lambda g: shared.tokens(g, 2, T_q=3, T_k=4, d_k=2, d_v=5), gradient=True),
     ),
     mistakes=(
@@ -93,6 +114,37 @@ LINEAR_ATTENTION = Exercise(
             "φ(q)·z, where z is the sum of all φ(k).",
         ),
         Mistake(
+            "φ is 0 far below 0",
+            _linear(shared.rounded, shared.rounded),
+            "All is right but where keys are far below 0: there your φ(k) are 0, and 0 is divided by 0. In "
+            "elu(x) + 1 the 1 takes the digits of a small e^x. elu_plus_one, imported above, keeps them.",
+        ),
+        Mistake(
+            "0 where the sums are small",
+            _linear(finish=lambda q, k, sums: sums / (q @ k.sum(-2, keepdim=True).mT + shared.SMALL)),
+            "All is right but where keys are far below 0: there the context comes out as 0. Weights sum to 1 "
+            "however small the scores are. A number that is added to the divisor, or bounds it, is large "
+            "beside small ones; φ is never 0, so the divisor needs none.",
+        ),
+        Mistake(
+            "query without features, not divided",
+            _linear(of_query=shared.as_it_is, finish=lambda q, k, sums: sums),
+            "The query is used as it is, and its sums are not divided. Send it through elu_plus_one, and "
+            "divide by φ(q)·z.",
+        ),
+        Mistake(
+            "features divided by their sums",
+            _features_divided,
+            "φ(q) and φ(k) are divided each by its own sum. The divisor belongs to a query and all keys "
+            "together: the sum of φ(q)·φ(k) over the keys.",
+        ),
+        Mistake(
+            "softmax as the feature map",
+            lambda query, key, value: query.softmax(-1) @ (key.softmax(-2).mT @ value),
+            "Queries and keys go each through a softmax. Here φ is elu_plus_one, and what is divided by is "
+            "the sum of the scores φ(q)·φ(k).",
+        ),
+        Mistake(
             "divided by the number of keys",
             _linear(finish=lambda q, k, sums: sums / k.shape[-2]),
             "You divide by the number of keys. The weights are φ(q)·φ(k), and their sum is "
@@ -108,6 +160,12 @@ LINEAR_ATTENTION = Exercise(
             "divided by the sum over the queries",
             _linear(finish=lambda q, k, sums: shared.divided(sums, (q @ k.mT).sum((-2, -1)).unsqueeze(-1))),
             "The normaliser is summed over the queries too. Each query has its own: sum over the keys.",
+        ),
+        Mistake(
+            "divided along the queries",
+            _divided_along_the_queries,
+            "Each key's weights sum to 1, over the queries. It is each query's weights that sum to 1, over "
+            "the keys: the last axis of the scores.",
         ),
         Mistake(
             "no feature map",
@@ -158,6 +216,12 @@ LINEAR_ATTENTION = Exercise(
             "causal",
             _causal,
             "Queries do not see the later keys. This exercise has no mask: every query sees every key.",
+        ),
+        Mistake(
+            "causal from the first key",
+            _causal_from_the_first,
+            "Query i sees keys 0 to i alone. Running sums belong to the next exercise; in this one every "
+            "query sees every key.",
         ),
         Mistake(
             "state transposed",

@@ -3,9 +3,10 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal
+from attention_course.checks.engine.drawing import normal, tenths
 from attention_course.linear import elu_plus_one
 
 NAME = "10_linear"
@@ -35,6 +36,20 @@ def state(
     features = elu_plus_one(normal(generator, *leading, 5, d_k, dtype=dtype))
     value = normal(generator, *leading, 5, d_v, dtype=dtype)
     return features.mT @ value, features.sum(-2)
+
+
+def far_below(generator: Generator, *shape: int) -> Tensor:
+    """Keys near -50: their φ, near 1e-22, are floats like others, and elu(k) + 1 is 0."""
+    return tenths(generator, *shape) - 50.0
+
+
+def rounded(x: Tensor) -> Tensor:
+    """What is elu_plus_one on paper."""
+    return F.elu(x) + 1
+
+
+#: what is added to a divisor so that it is never 0
+SMALL = 1e-6
 
 
 def divided(sums: Tensor, normaliser: Tensor) -> Tensor:

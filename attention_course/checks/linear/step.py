@@ -51,6 +51,31 @@ def _old_state(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) 
     return _step(query, key, value, S, z)[0], S.clone(), z.clone()
 
 
+def _old_state_read(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+    context, after_S, after_z = _read_too_early(query, key, value, S, z)
+    return context.nan_to_num(), after_S, after_z
+
+
+def _read_from(new_S: bool, new_z: bool) -> Callable[..., shared.Three]:
+    """Whether the query reads S and z as they become."""
+
+    def step(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+        _, after_S, after_z = _step(query, key, value, S, z)
+        read_S, read_z = after_S if new_S else S, after_z if new_z else z
+        return _look_up(elu_plus_one(query), read_S, read_z), after_S, after_z
+
+    return step
+
+
+def _key_as_it_is(in_S: bool = False, in_z: bool = False) -> Callable[..., shared.Three]:
+    def step(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
+        k = elu_plus_one(key)
+        S, z = S + _outer(key if in_S else k, value), z + (key if in_z else k)
+        return _look_up(elu_plus_one(query), S, z), S, z
+
+    return step
+
+
 def _step_in_place(query: Tensor, key: Tensor, value: Tensor, S: Tensor, z: Tensor) -> shared.Three:
     k = elu_plus_one(key)
     S += _outer(k, value)
@@ -63,6 +88,12 @@ def _step_inputs(
 ) -> tuple[Tensor, ...]:
     vectors = (normal(generator, *leading, width, dtype=dtype) for width in (d_k, d_k, d_v))
     return *vectors, *shared.state(generator, *leading, d_k=d_k, d_v=d_v, dtype=dtype)
+
+
+def _far_below(generator: Generator) -> tuple[Tensor, ...]:
+    """The first token, for its state would hide how small its φ(k) is."""
+    query, value = normal(generator, 2, 2), normal(generator, 2, 3)
+    return query, shared.far_below(generator, 2, 2), value, torch.zeros(2, 2, 3), torch.zeros(2, 2)
 
 
 STEP = Exercise(
@@ -82,6 +113,7 @@ STEP = Exercise(
         Case("batch and heads", lambda g: _step_inputs(g, 2, 3, d_k=4, d_v=5)),
         Case("keys as wide as values", lambda g: _step_inputs(g, 2, d_k=4, d_v=4)),
         Case("float64", lambda g: _step_inputs(g, 3, 2, d_k=2, d_v=5, dtype=torch.float64)),
+        Case("the first token, its key far below 0", _far_below),
         Case("gradient", lambda g: _step_inputs(g, 2, d_k=3, d_v=4), gradient=True),
     ),
     mistakes=(
@@ -90,6 +122,41 @@ STEP = Exercise(
             _read_too_early,
             "The query reads the state before the token's own key and value are in it. In the causal "
             "sum j goes up to i: write first, then read. (With no token before, that is 0 / 0.)",
+        ),
+        Mistake(
+            "read before written, NaN replaced",
+            _old_state_read,
+            "The query reads the state before the token's own key and value are in it, and the NaN of the "
+            "first token is made 0. It is no accident: its context is its own value. Write first, then read.",
+        ),
+        Mistake(
+            "z read before it is written",
+            _read_from(new_S=True, new_z=False),
+            "The sum holds the new token and the divisor does not: you divide by φ(q)·z with the old z. The "
+            "weights then do not sum to 1.",
+        ),
+        Mistake(
+            "S read before it is written",
+            _read_from(new_S=False, new_z=True),
+            "The divisor holds the new token and the sum does not: φ(q) is multiplied by the old S. The "
+            "token does not see its own value.",
+        ),
+        Mistake(
+            "φ is 0 far below 0",
+            _stepped(shared.rounded, shared.rounded),
+            "All is right but where a key is far below 0: there your φ(k) is 0, and 0 is divided by 0. In "
+            "elu(x) + 1 the 1 takes the digits of a small e^x. elu_plus_one, imported above, keeps them.",
+        ),
+        Mistake(
+            "0 where the sums are small",
+            _stepped(
+                read=lambda q, S, z: shared.divided(
+                    (q.unsqueeze(-2) @ S).squeeze(-2), (q * z).sum(-1) + shared.SMALL
+                )
+            ),
+            "All is right but where the first key is far below 0: there the context comes out as 0. Weights "
+            "sum to 1 however small the scores are. A number that is added to the divisor, or bounds it, is "
+            "large beside small ones; φ is never 0, so the divisor needs none.",
         ),
         Mistake(
             "state not returned",
@@ -116,6 +183,22 @@ STEP = Exercise(
             "key without features",
             _stepped(of_key=shared.as_it_is),
             "The key goes into the state as it is. It is φ(k) that is summed.",
+        ),
+        Mistake(
+            "S without features",
+            _key_as_it_is(in_S=True),
+            "The key goes into S as it is, and into z as φ(k). S is the sum of φ(k)ᵀv.",
+        ),
+        Mistake(
+            "z without features",
+            _key_as_it_is(in_z=True),
+            "The key goes into z as it is, and into S as φ(k). z is the sum of φ(k): it has no negative "
+            "entry.",
+        ),
+        Mistake(
+            "no feature map",
+            _stepped(shared.as_it_is, shared.as_it_is),
+            "Query and key are used as they are. Send both through elu_plus_one.",
         ),
         Mistake(
             "query without features",
@@ -145,6 +228,12 @@ STEP = Exercise(
             "divided by the sum of z",
             _stepped(read=lambda q, S, z: shared.divided((q.unsqueeze(-2) @ S).squeeze(-2), z.sum(-1))),
             "You divide by the sum of z. The normaliser is the dot product φ(q)·z.",
+        ),
+        Mistake(
+            "one divisor for all tokens",
+            _stepped(read=lambda q, S, z: (q.unsqueeze(-2) @ S).squeeze(-2) / (q * z).sum()),
+            "A single token is right. With leading axes all of them are divided by one number, summed over "
+            "all tokens. Each has its own: sum over the last axis alone.",
         ),
         Mistake(
             "averaged state",

@@ -33,12 +33,26 @@ def _strided_weights(scores: Tensor, stride: Tensor) -> Tensor:
     return scores.masked_fill(~_right_mask(_behind(scores), stride), -torch.inf).softmax(-1)
 
 
+def _renormed(scores: Tensor, mask: Tensor) -> Tensor:
+    weights = scores.softmax(-1) * mask
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _without_maximum(scores: Tensor, mask: Tensor) -> Tensor:
+    powers = scores.exp() * mask
+    return powers / powers.sum(-1, keepdim=True)
+
+
 def _strided_in_place(scores: Tensor, stride: Tensor) -> Tensor:
     return scores.masked_fill_(~_right_mask(_behind(scores), stride), -torch.inf).softmax(-1)
 
 
 def _grid(behind: Tensor, stride: Tensor) -> Tensor:
     return (behind >= 0) & (torch.arange(len(behind)) % stride == 0).expand_as(behind)
+
+
+def _rows(behind: Tensor, stride: Tensor) -> Tensor:
+    return (behind >= 0) & (torch.arange(len(behind)) % stride == 0)[:, None]
 
 
 def _blocks(behind: Tensor, stride: Tensor) -> Tensor:
@@ -50,6 +64,13 @@ def _strided_inputs(
     generator: Generator, *leading: int, T: int, stride: int, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, Tensor]:
     return normal(generator, *leading, T, T, dtype=dtype), torch.tensor(stride)
+
+
+def _one_row_far_below(generator: Generator) -> tuple[Tensor, Tensor]:
+    """One query's scores lie so far below all others that their exponentials beside those are 0."""
+    scores, stride = _strided_inputs(generator, 2, T=5, stride=2, dtype=torch.float64)
+    scores[..., 3, :] -= 900.0
+    return scores, stride
 
 
 def _loud(generator: Generator) -> tuple[Tensor, Tensor]:
@@ -74,6 +95,7 @@ STRIDED_WEIGHTS = Exercise(
         Case("stride longer than the text", lambda g: _strided_inputs(g, 2, T=4, stride=6)),
         Case("float64", lambda g: _strided_inputs(g, 2, T=9, stride=4, dtype=torch.float64)),
         Case("what is hidden scores high", _loud),
+        Case("one query's scores far below all others, float64", _one_row_far_below),
         Case("gradient", lambda g: _strided_inputs(g, 2, T=6, stride=2), gradient=True),
     ),
     mistakes=(
@@ -120,6 +142,33 @@ STRIDED_WEIGHTS = Exercise(
             "back is a whole number of strides.",
         ),
         Mistake(
+            "query itself hidden, NaN replaced",
+            _strided(
+                lambda behind, stride: (behind > 0) & (behind % stride == 0),
+                lambda scores, mask: scores.masked_fill(~mask, -torch.inf).softmax(-1).nan_to_num(),
+            ),
+            "A query does not see itself, and the first ones, which see nothing, get 0. Every row has to sum "
+            "to 1: zero strides back is a whole number of strides.",
+        ),
+        Mistake(
+            "one stride back alone",
+            _strided(lambda behind, stride: (behind == 0) | (behind == stride)),
+            "A query sees itself and the key one stride before it. It goes on so, stride by stride, to the "
+            "beginning of the text.",
+        ),
+        Mistake(
+            "counted off by one",
+            _strided(lambda behind, stride: (behind >= 0) & ((behind + 1) % stride == 0)),
+            "A query sees the key stride - 1 places before it, and then every stride-th one. Zero strides "
+            "back is the query itself: count distances from 0.",
+        ),
+        Mistake(
+            "every stride-th query",
+            _strided(_rows),
+            "Some queries see all of their past, and the others see nothing, hence the NaN. The remainder is "
+            "that of the distance i - j, not of i.",
+        ),
+        Mistake(
             "upper triangle",
             _strided(lambda behind, stride: (behind <= 0) & (behind % stride == 0)),
             "Each query sees itself and keys after it. Queries go down and keys across, so the past lies "
@@ -142,6 +191,20 @@ STRIDED_WEIGHTS = Exercise(
             _strided(_right_mask, lambda scores, mask: scores.softmax(-1).masked_fill(~mask, 0.0)),
             "Hidden keys get no weight, but the rows no longer sum to 1. Look at what comes first, mask "
             "or softmax.",
+        ),
+        Mistake(
+            "renormed after softmax",
+            _strided(_right_mask, _renormed),
+            "Hidden keys are taken out after the exponential, and the row is divided by what is left. Where "
+            "hidden scores are far larger nothing is left, and 0 is divided by 0. Hide scores, before the "
+            "softmax; a largest score that you subtract is that of those that may be seen.",
+        ),
+        Mistake(
+            "one largest score for all rows, or none",
+            _strided(_right_mask, _without_maximum),
+            "All is right but where a row's scores are far from 0, or far below those of other rows: there "
+            "exponentials are infinite, or all that count are 0. From each row its largest is subtracted "
+            "first, and it is that of the keys that may be seen.",
         ),
         Mistake(
             "zero as a score",
