@@ -19,8 +19,9 @@ def _exponent_doubled(width: int) -> Tensor:
     return shared.frequencies_for(width).square()
 
 
-def _exponent_positive(width: int) -> Tensor:
-    return 1 / shared.frequencies_for(width)
+def _exponent_to_minus_1(width: int) -> Tensor:
+    pairs = torch.arange(width // 2, dtype=torch.float64)
+    return shared.BASE ** (-pairs / max(width // 2 - 1, 1))
 
 
 def _base_missing(width: int) -> Tensor:
@@ -61,6 +62,20 @@ def _added_by_column(factor: int) -> Callable[[Tensor], Tensor]:
         angles = torch.arange(length)[:, None] * shared.BASE ** (-factor * columns / width)
         table = torch.where(columns % 2 == 0, angles.sin(), angles.cos())
         return x + table.to(x.dtype)
+
+    return add_positions
+
+
+def _added_fast(dtype: torch.dtype | None = None) -> Callable[[Tensor], Tensor]:
+    """The exponent is positive. Such angles are so large that the dtype shows in their sines: that of x, or
+    ``dtype``."""
+
+    def add_positions(x: Tensor) -> Tensor:
+        length, width = x.shape[-2:]
+        used = dtype or x.dtype
+        frequencies = shared.BASE ** (torch.arange(0, width, 2, dtype=used) / width)
+        angles = torch.arange(length, dtype=used)[:, None] * frequencies
+        return x + shared.neighbours(angles.sin(), angles.cos()).to(x.dtype)
 
     return add_positions
 
@@ -143,9 +158,27 @@ ADD_POSITIONS = Exercise(
         ),
         Mistake(
             "multiplied instead of divided",
-            _added(_exponent_positive),
+            _added_fast(),
             "Later pairs turn faster: the positions are multiplied by 10000^(2i/d_model). Look at the "
             "sign of the exponent.",
+        ),
+        Mistake(
+            "sign of the exponent",
+            _added_fast(torch.float32),
+            "Later pairs turn faster, up to almost 10000 radians a step. The frequencies fall from 1 towards "
+            "1/10000. Look at the sign of the exponent.",
+        ),
+        Mistake(
+            "last frequency exactly 1/10000",
+            _added(_exponent_to_minus_1),
+            "The exponent is i / (d_model/2 - 1), so the last frequency is exactly 1/10000. The authors' own "
+            "library does that; in their formula the exponent is 2i/d_model, which stays below 1.",
+        ),
+        Mistake(
+            "one frequency for all pairs",
+            _added(shared.same_for_all),
+            "Every pair turns by 1 a step. Is the exponent a whole number, made by // or by an integer "
+            "dtype? Each pair has a frequency of its own.",
         ),
         Mistake(
             "base missing",
@@ -163,6 +196,12 @@ ADD_POSITIONS = Exercise(
             _added_to_scaled,
             "x is multiplied by √d_model before the positions are added. The Transformer does that "
             "to its embeddings, before it calls this function: here x comes ready.",
+        ),
+        Mistake(
+            "multiplied by the table",
+            lambda x: x * shared.encoding(torch.arange(x.shape[-2]), x.shape[-1]).to(x.dtype),
+            "x is multiplied by the table. The first token then loses every even column, since sin 0 is 0. "
+            "The table is added.",
         ),
         Mistake(
             "x forgotten",

@@ -55,6 +55,7 @@ def _experiment(
     readers: tuple[Read, ...] = READERS,
     undone: Callable[[Tensor, Tensor], Tensor] = lambda out, order: out[..., order, :],
     largest: Callable[[Tensor], Tensor] = _largest,
+    noticed: Callable[[Tensor], Tensor] = lambda moved: moved > NOTICED,
     held: Callable[[Tensor, Tensor], Tensor] = lambda predicted, noticed: predicted == noticed,
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     """The reference with one of its parts replaced; ``undone`` makes what shuffled outputs stand beside."""
@@ -65,7 +66,7 @@ def _experiment(
             largest(read(x[..., order, :], *matrices) - undone(read(x, *matrices), order)) for read in readers
         ]
         moved = torch.stack(moved, -1)
-        return moved, held(predicted, moved > NOTICED)
+        return moved, held(predicted, noticed(moved))
 
     return notices_order
 
@@ -77,6 +78,11 @@ def _order_of_tokens(x, order, w_query, w_key, w_value, predicted):
     before = (read(x, *matrices) for read in READERS)
     moved = torch.stack([_largest(a - b) for a, b in zip(after, before, strict=True)], -1)
     return moved, predicted == (moved > NOTICED)
+
+
+def _noticed_for_moved(*inputs: Tensor) -> tuple[Tensor, Tensor]:
+    moved, held = _experiment()(*inputs)
+    return (moved > NOTICED).to(moved.dtype), held
 
 
 def _all_held(predicted: Tensor, noticed: Tensor) -> Tensor:
@@ -105,6 +111,13 @@ def _run(
     )
 
 
+def _one_word(generator: Generator) -> Inputs:
+    """The second sentence is one word again and again: some readers notice in the first alone."""
+    x, *others = _run(generator, 2, 5, 6)
+    x[1] = x[1, 0]
+    return x, *others
+
+
 NOTICES_ORDER = Exercise(
     name=f"{NAME}.notices_order",
     title="Experiment: who notices the order?",
@@ -122,6 +135,7 @@ NOTICES_ORDER = Exercise(
             "none said to notice, float64",
             lambda g: _run(g, 2, 6, 4, dtype=torch.float64, predicted=(False,) * 4),
         ),
+        Case("a sentence that repeats one word", _one_word),
         Case("gradients", lambda g: _run(g, 5, 6), finite=True),
     ),
     mistakes=(
@@ -141,6 +155,22 @@ NOTICES_ORDER = Exercise(
             "the mean instead of the largest",
             _experiment(largest=lambda difference: difference.abs().mean((-1, -2))),
             "You measure the mean difference. The largest one is asked for.",
+        ),
+        Mistake(
+            "the length instead of the largest",
+            _experiment(largest=lambda difference: difference.flatten(-2).norm(dim=-1)),
+            "You measure the root of all squared differences together. The largest single one is asked for.",
+        ),
+        Mistake(
+            "squared",
+            _experiment(largest=lambda difference: difference.square().amax((-1, -2))),
+            "You measure the largest squared difference. The largest absolute one is asked for.",
+        ),
+        Mistake(
+            "whether, not how far",
+            _noticed_for_moved,
+            "moved holds 0 and 1: who noticed. How far the outputs move is asked for; the bound belongs to "
+            "held alone.",
         ),
         Mistake(
             "no absolute value",
@@ -166,6 +196,18 @@ NOTICES_ORDER = Exercise(
             "who noticed, not what held",
             _experiment(held=lambda predicted, noticed: noticed),
             "held is what was measured: who noticed. It asks whether the prediction was right.",
+        ),
+        Mistake(
+            "whatever was predicted",
+            _experiment(held=lambda predicted, noticed: ~noticed),
+            "held is True wherever a reader has not noticed, whatever was predicted. Do you compare with the "
+            "guesses of the notebook? The check brings its own, in predicted.",
+        ),
+        Mistake(
+            "rounding taken for noticing",
+            _experiment(noticed=lambda moved: moved > 0),
+            "The numbers are right, and held counts every difference above 0 as noticed. Rounding leaves "
+            "such differences too: noticed is what lies above 1e-3.",
         ),
         Mistake(
             "what failed",

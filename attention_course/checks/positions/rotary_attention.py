@@ -65,6 +65,31 @@ def _with(**parts: Callable) -> type[RotaryAttention]:
     return type("RotaryAttention", (RotaryAttention,), parts)
 
 
+def _turned_by(positions: Callable[[int], Tensor]) -> Callable[..., Inputs]:
+    """Queries and keys, each token turned by its own number of positions."""
+
+    def turned(x: Tensor) -> Tensor:
+        places = positions(x.shape[-2])
+        return torch.cat([_turned(x[..., t : t + 1, :], int(p)) for t, p in enumerate(places)], dim=-2)
+
+    return lambda self, query, key, value: (turned(query), turned(key), value)
+
+
+def _turned_slowly(self: RotaryAttention, query: Tensor, key: Tensor, value: Tensor) -> Inputs:
+    """By frequencies with the exponent i/d: the first half of those of a head twice as wide."""
+
+    def turned(x: Tensor) -> Tensor:
+        wide = torch.cat((x, torch.zeros_like(x)), dim=-1)
+        return _turned(wide)[..., : x.shape[-1]]
+
+    return turned(query), turned(key), value
+
+
+def _keys_times_queries(self: RotaryAttention, x: Tensor) -> Inputs:
+    query, key, value = RotaryAttention.heads(self, x)
+    return key, query, value
+
+
 def _turned_before_the_split(self: RotaryAttention, x: Tensor) -> Inputs:
     query, key = (self.split(_turned(part(x))) for part in (self.query, self.key))
     return query, key, self.split(self.value(x))
@@ -94,6 +119,10 @@ def _hidden(self: RotaryAttention, scores: Tensor, diagonal: int) -> Tensor:
     return scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
+def _own_token_hidden(self: RotaryAttention, scores: Tensor) -> Tensor:
+    return _hidden(self, scores, -1).nan_to_num()
+
+
 def _seen_hidden(self: RotaryAttention, scores: Tensor) -> Tensor:
     return scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).tril(), -torch.inf).softmax(-1)
 
@@ -101,6 +130,19 @@ def _seen_hidden(self: RotaryAttention, scores: Tensor) -> Tensor:
 def _renormed(self: RotaryAttention, scores: Tensor) -> Tensor:
     weights = scores.softmax(-1).tril()
     return weights / weights.sum(-1, keepdim=True)
+
+
+class _SinusoidsAdded(RotaryAttention):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + shared.encoding(torch.arange(x.shape[-2]), x.shape[-1]).to(x.dtype))
+
+    def turn(self, query: Tensor, key: Tensor, value: Tensor) -> Inputs:
+        return query, key, value
+
+
+class _WithResidual(RotaryAttention):
+    def forward(self, x: Tensor) -> Tensor:
+        return x + super().forward(x)
 
 
 class _WithBiases(RotaryAttention):
@@ -144,6 +186,7 @@ ROTARY_ATTENTION = Exercise(
     reference=RotaryAttention,
     asks=Module(STATE),
     returns=("output",),
+    unseen=("x",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case(
@@ -191,11 +234,40 @@ ROTARY_ATTENTION = Exercise(
             "distance. Turn both.",
         ),
         Mistake(
+            "keys times queries",
+            _with(heads=_keys_times_queries),
+            "The scores are transposed: row i holds the products of key i with all queries. Do the keys "
+            "stand on the left of the product, or have query and key changed places?",
+        ),
+        Mistake(
+            "turned backwards",
+            _with(turn=_turned_by(lambda T: -torch.arange(T))),
+            "Distances count with the other sign: queries and keys are both turned the other way round, or "
+            "positions are counted from the end. The first token stands at 0, the next at 1.",
+        ),
+        Mistake(
+            "turned twice",
+            _with(turn=_turned_by(lambda T: 2 * torch.arange(T))),
+            "Every distance counts double. Are queries and keys turned in two places?",
+        ),
+        Mistake(
+            "exponent i/d",
+            _with(turn=_turned_slowly),
+            "The hands are too fast: pair i is turned with the exponent -i/d_k in the place of -2i/d_k. Does "
+            "your rotate of exercise 3 pass its check?",
+        ),
+        Mistake(
             "nothing turned",
             _with(turn=lambda self, *parts: parts),
             "This is attention without positions. Are queries and keys turned before their scores are taken? "
             "And along the tokens? In [..., T, h, d_k] axis -2 are the heads: both are turned alike there, "
             "and the score is what it was.",
+        ),
+        Mistake(
+            "sinusoids added",
+            _SinusoidsAdded,
+            "The sinusoids of exercise 1 are added to x, and nothing is turned. Here positions enter the "
+            "scores alone: queries and keys are turned.",
         ),
         Mistake(
             "turned before the heads are split",
@@ -222,6 +294,12 @@ ROTARY_ATTENTION = Exercise(
             "[..., T, h, d_k], then exchange two axes.",
         ),
         Mistake(
+            "every num_heads-th column to a head",
+            _with(split=lambda self, x: x.unflatten(-1, (-1, self.num_heads)).movedim(-1, -3)),
+            "You take columns 0, h, 2h, ... for head 0. A head is d_k columns side by side: look at the "
+            "order of the sizes when you split the last axis.",
+        ),
+        Mistake(
             "not transposed back",
             _with(merge=lambda self, c: c.reshape(*c.shape[:-3], c.shape[-2], -1)),
             "The heads are joined without bringing the tokens back in front of them. Exchange the two axes, "
@@ -242,6 +320,11 @@ ROTARY_ATTENTION = Exercise(
             "divided by d_k",
             _with(scale=lambda self, query: query.shape[-1]),
             "The scores are divided by d_k. Look at its power.",
+        ),
+        Mistake(
+            "divided by √T",
+            _with(scale=lambda self, query: query.shape[-2] ** 0.5),
+            "The scores are divided by the root of the number of tokens. Which axis is d_k?",
         ),
         Mistake(
             "seen for hidden",
@@ -272,6 +355,12 @@ ROTARY_ATTENTION = Exercise(
             "Every token sees one token of its future.",
         ),
         Mistake(
+            "own token hidden",
+            _with(weights=_own_token_hidden),
+            "No token sees itself, and the first, which sees nothing, gets 0. Token i sees tokens 0 to i: "
+            "keep the diagonal.",
+        ),
+        Mistake(
             "softmax over queries",
             _with(
                 weights=lambda self, s: s.masked_fill(
@@ -284,6 +373,12 @@ ROTARY_ATTENTION = Exercise(
             "W_O missing",
             _with(out=lambda self, x: x),
             "The joined heads are returned as they are. They pass through self.output first.",
+        ),
+        Mistake(
+            "x added",
+            _WithResidual,
+            "x is added to what comes out. A block around the layer does that; the layer itself returns what "
+            "the last projection makes.",
         ),
         Mistake(
             "weights not transposed",

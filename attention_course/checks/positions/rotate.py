@@ -23,6 +23,10 @@ def _both_plus(first: Tensor, second: Tensor, sin: Tensor, cos: Tensor) -> tuple
     return first * cos + second * sin, first * sin + second * cos
 
 
+def _both_minus(first: Tensor, second: Tensor, sin: Tensor, cos: Tensor) -> tuple[Tensor, Tensor]:
+    return first * cos - second * sin, second * cos - first * sin
+
+
 def _first_too_early(first: Tensor, second: Tensor, sin: Tensor, cos: Tensor) -> tuple[Tensor, Tensor]:
     first = first * cos - second * sin
     return first, first * sin + second * cos
@@ -61,6 +65,12 @@ def _rotated_mixed(pairs: shared.Join, angles_laid: shared.Join) -> Callable[[Te
         return x * laid.cos().to(x.dtype) + pairs(-second, first) * laid.sin().to(x.dtype)
 
     return rotate
+
+
+def _heads_counted(x: Tensor, start: Tensor) -> Tensor:
+    """[h, 1] where there are heads, and [T] where x has two axes."""
+    places = start + torch.arange(x.shape[-3 if x.dim() > 2 else -2])
+    return places[:, None] if x.dim() > 2 else places
 
 
 def _rotary_added(x: Tensor, start: Tensor) -> Tensor:
@@ -106,6 +116,12 @@ ROTATE = Exercise(
             "frequency is about 1/10000, whatever the width.",
         ),
         Mistake(
+            "exponent 4i/d",
+            _rotated(frequencies=lambda width: shared.frequencies_for(width).square()),
+            "The exponent is twice what it should be, -4i/d for pair i: a 2 too many, or half the width in "
+            "the place of d. The last frequency is about 1/10000.",
+        ),
+        Mistake(
             "halves paired",
             _rotated(take=shared.halves, join=shared.halves),
             "Column i is turned together with column i + d_k/2. That is the other layout, the one of "
@@ -143,10 +159,28 @@ ROTATE = Exercise(
             "axis -3. Heads stand in front of tokens, so the tokens are axis -2.",
         ),
         Mistake(
+            "heads counted",
+            _rotated(positions=_heads_counted),
+            "Where x has heads you count these: all tokens of a head are turned alike. Tokens are axis -2, "
+            "with heads or without.",
+        ),
+        Mistake(
+            "place times start",
+            _rotated(positions=lambda x, start: start * torch.arange(x.shape[-2])),
+            "The token in place t is turned as if it stood at t · start, and the first one always at 0. "
+            "Positions go on from start in steps of 1.",
+        ),
+        Mistake(
             "minus sign missing",
             _rotated(turn=_both_plus),
             "Both sums have a plus. That is no rotation: vectors change their length. A turn by the "
             "angle a takes (x, y) to (x cos a - y sin a, x sin a + y cos a).",
+        ),
+        Mistake(
+            "two minus signs",
+            _rotated(turn=_both_minus),
+            "Both sums have a minus. That is no rotation: vectors change their length. The first of a pair "
+            "is right; look at the second line of the formula.",
         ),
         Mistake(
             "first overwritten too early",
@@ -171,6 +205,12 @@ ROTATE = Exercise(
             _rotated(join=shared.halves),
             "The numbers are right and stand in other columns: all firsts on the left, all seconds "
             "on the right. Put each pair back where it came from, side by side.",
+        ),
+        Mistake(
+            "taken as halves",
+            _rotated(take=shared.halves),
+            "You turn columns i and i + d_k/2 together and put the two side by side. The pairs are "
+            "neighbours in x already: columns 2i and 2i + 1. Look at how you take x apart.",
         ),
         Mistake(
             "counted from 1",

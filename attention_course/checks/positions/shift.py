@@ -13,6 +13,7 @@ from attention_course.checks.positions.shared import NAME
 
 def _shifted(
     frequencies: Callable[[int], Tensor] = shared.frequencies_for,
+    take: shared.Join = shared.neighbours,
     join: shared.Join = shared.neighbours,
     turn: Callable[..., tuple[Tensor, Tensor]] = lambda sine, cosine, sin, cos: (
         sine * cos + cosine * sin,
@@ -21,7 +22,7 @@ def _shifted(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     def shift(table: Tensor, k: Tensor) -> Tensor:
         angles = k.double() * frequencies(table.shape[-1])
-        sine, cosine = shared.TAKEN[join](table)
+        sine, cosine = shared.TAKEN[take](table)
         return join(*turn(sine, cosine, angles.sin().to(table.dtype), angles.cos().to(table.dtype)))
 
     return shift
@@ -46,6 +47,19 @@ def _shift_overwritten(table: Tensor, k: Tensor) -> Tensor:
 
 def _shift_in_place(table: Tensor, k: Tensor) -> Tensor:
     return table.copy_(_shift(table, k))
+
+
+def _shift_by_row_times_k(table: Tensor, k: Tensor) -> Tensor:
+    return _shift(table, torch.arange(table.shape[-2])[:, None] * k)
+
+
+def _made_anew(table: Tensor, k: Tensor) -> Tensor:
+    positions = torch.arange(table.shape[-2]) + k
+    return shared.encoding(positions, table.shape[-1]).to(table.dtype).expand_as(table)
+
+
+def _cosines_first(sine: Tensor, cosine: Tensor) -> Tensor:
+    return shared.neighbours(cosine, sine)
 
 
 def _shift_by_row(table: Tensor, k: Tensor) -> Tensor:
@@ -127,7 +141,7 @@ SHIFT = Exercise(
         ),
         Mistake(
             "halves instead of neighbours",
-            _shifted(join=shared.halves),
+            _shifted(take=shared.halves, join=shared.halves),
             "Column i is paired with column i + d_model/2. In this table the sine and the cosine of "
             "one frequency are neighbours: columns 2i and 2i + 1.",
         ),
@@ -136,6 +150,35 @@ SHIFT = Exercise(
             _shift_by_row,
             "Row r is turned by r · ω_i, and k has no part in it. Every row moves by the same k, "
             "wherever it stands.",
+        ),
+        Mistake(
+            "turned by the row's number times k",
+            _shift_by_row_times_k,
+            "Row r is turned by r · k · ω_i, so the first row stays. Every row moves by the same k, wherever "
+            "it stands.",
+        ),
+        Mistake(
+            "table made anew",
+            _made_anew,
+            "You make the encodings of positions k, k + 1, ... and do not use what the rows hold. The rows "
+            "may begin at any position, which you are not told: turn what is there.",
+        ),
+        Mistake(
+            "k cut to a whole number",
+            lambda table, k: _shift(table, torch.tensor(int(k))),
+            "Half a step does nothing: k is made a whole number on its way. k may be a fraction.",
+        ),
+        Mistake(
+            "joined as halves",
+            _shifted(join=shared.halves),
+            "The numbers are right and stand in other columns: all sines on the left, all cosines on the "
+            "right. Put each pair back where it came from, side by side.",
+        ),
+        Mistake(
+            "cosines written first",
+            _shifted(join=_cosines_first),
+            "The numbers are right, and the two of each pair have changed places. Sines stand in even "
+            "columns, in what you return as well.",
         ),
         Mistake(
             "wrong sign in the sine",

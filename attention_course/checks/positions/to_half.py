@@ -33,6 +33,24 @@ def _to_half_strided_heads(w: Tensor) -> Tensor:
     return pairs.movedim(-1, -3).mT.flatten(-3)
 
 
+def _to_half_head_runs_fastest(w: Tensor) -> Tensor:
+    return w.unflatten(-1, (-1, 2, NUM_HEADS)).transpose(-2, -3).flatten(-3)
+
+
+def _to_half_first_head(w: Tensor) -> Tensor:
+    width = w.shape[-1] // NUM_HEADS
+    return torch.cat((_to_half(w)[..., :width], w[..., width:]), dim=-1)
+
+
+def _to_half_back_across_heads(w: Tensor) -> Tensor:
+    return shared.neighbours(*w.chunk(2, dim=-1))
+
+
+def _to_half_second_reversed(w: Tensor) -> Tensor:
+    first, second = _to_half(w).unflatten(-1, (NUM_HEADS, 2, -1)).unbind(-2)
+    return shared.halves(first, second.flip(-1)).flatten(-2)
+
+
 def _to_half_in_place(w: Tensor) -> Tensor:
     return w.copy_(_to_half(w))
 
@@ -65,10 +83,40 @@ TO_HALF = Exercise(
             "interleaved one. Pair i comes from columns 2i and 2i + 1 and goes to i and i + d_k/2.",
         ),
         Mistake(
+            "the way back, across heads",
+            _to_half_back_across_heads,
+            "Columns of the left half of the matrix and of the right one take turns. That is the other "
+            "direction, and it mixes heads. Pair i comes from columns 2i and 2i + 1 of its own head.",
+        ),
+        Mistake(
+            "nothing moved",
+            lambda w: w.clone(),
+            "The columns stand where they stood. If you split the last axis and join it again, nothing moves "
+            "unless two axes change places in between.",
+        ),
+        Mistake(
+            "first head alone",
+            _to_half_first_head,
+            "Head 0 is right, and the columns behind it stand where they stood. Every head is turned by "
+            "itself.",
+        ),
+        Mistake(
+            "second half reversed",
+            _to_half_second_reversed,
+            "The seconds of the pairs stand in the opposite order. Pair i goes to columns i and i + d_k/2: "
+            "both halves begin with pair 0.",
+        ),
+        Mistake(
             "rows instead of columns",
             lambda w: _to_half(w.mT).mT,
             "The rows change places. That is right for the weight of nn.Linear, which is transposed. "
             "Here a weight stands on the right of x, and queries are its columns.",
+        ),
+        Mistake(
+            "axis 1 rearranged",
+            lambda w: _to_half(w.movedim(1, -1)).movedim(-1, 1),
+            "A single matrix comes out right. Of several in a batch axis 1 are the rows, and these change "
+            "places: columns are the last axis, however many stand in front.",
         ),
         Mistake(
             "odd columns first",
@@ -81,6 +129,12 @@ TO_HALF = Exercise(
             _to_half_strided_heads,
             "You take columns 0, h, 2h, ... for head 0. A head is d_k columns side by side: look at "
             "the order of the sizes when you split the last axis.",
+        ),
+        Mistake(
+            "heads column by column",
+            _to_half_head_runs_fastest,
+            "Columns are read and written as if every other one belonged to the other head. A head is d_k "
+            "columns side by side: heads come first when you split the last axis.",
         ),
         Mistake(
             "w changed in place",
