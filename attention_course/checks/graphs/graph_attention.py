@@ -71,6 +71,17 @@ def _static(self: GraphAttention, query: Tensor, key: Tensor, edges: Tensor) -> 
     return leaky(((query[edges[1]] + key[edges[0]]) * self.a).sum(-1))
 
 
+def _scored(
+    join: Callable[[Tensor], Tensor],
+) -> Callable[[GraphAttention, Tensor, Tensor, Tensor], Tensor]:
+    """The score with another function in the place of LeakyReLU."""
+
+    def score(self: GraphAttention, query: Tensor, key: Tensor, edges: Tensor) -> Tensor:
+        return (join(query[edges[1]] + key[edges[0]]) * self.a).sum(-1)
+
+    return score
+
+
 def _asks_the_source(self: GraphAttention, query: Tensor, key: Tensor, edges: Tensor) -> Tensor:
     return (leaky(query[edges[0]] + key[edges[1]]) * self.a).sum(-1)
 
@@ -95,6 +106,10 @@ def _keeps_its_own(
 def _with_loops(self: GraphAttention, x: Tensor, edges: Tensor) -> Both:
     loops = torch.arange(len(x)).expand(2, -1)
     return GraphAttention.forward(self, x, torch.cat((edges, loops), dim=1))
+
+
+def _with_loops_once(self: GraphAttention, x: Tensor, edges: Tensor) -> Both:
+    return _with_loops(self, x, edges[:, edges[0] != edges[1]])
 
 
 def _context_alone(self: GraphAttention, x: Tensor, edges: Tensor) -> Tensor:
@@ -168,6 +183,7 @@ GRAPH_ATTENTION = Exercise(
         effort=Effort(shared.EFFORT.entries, 4 * shared.EFFORT.operations),
     ),
     returns=("context", "weights"),
+    unseen=("x",),
     cases=(
         Case("one decimal", _by_hand, arguments={"d_in": 2, "d_out": 2, "num_heads": 1}),
         Case(
@@ -252,6 +268,22 @@ GRAPH_ATTENTION = Exercise(
             "LeakyReLU comes after the product with a: that is GAT's score. Here it is that of exercise 4.",
         ),
         Mistake(
+            "another slope",
+            _with(score=_scored(F.leaky_relu)),
+            "Below 0 your slope is 0.01, torch's own unless told. Exercise 4 has 0.2.",
+        ),
+        Mistake(
+            "ReLU",
+            _with(score=_scored(torch.relu)),
+            "There is a ReLU in the scores: what is below 0 becomes 0. LeakyReLU keeps a fifth of it.",
+        ),
+        Mistake(
+            "tanh",
+            _with(score=_scored(torch.tanh)),
+            "There is a tanh in the scores, as in chapter 2. These have LeakyReLU with slope 0.2, as in "
+            "exercise 4.",
+        ),
+        Mistake(
             "values of the target",
             _mixing(whose=lambda query, key, edges: key[edges[1]]),
             "Each node mixes its own key, as often as it has edges, and so gets it back. What is mixed comes "
@@ -303,6 +335,12 @@ GRAPH_ATTENTION = Exercise(
             "all of head 0.",
         ),
         Mistake(
+            "heads not joined",
+            _with(join=lambda self, heads: heads),
+            "The context has an axis for the heads still. They stand side by side in one: "
+            "[N, num_heads · d_out].",
+        ),
+        Mistake(
             "mean of the heads",
             _with(join=lambda self, heads: heads.mean(1)),
             "The heads are averaged. They stand side by side: [N, num_heads · d_out].",
@@ -318,6 +356,12 @@ GRAPH_ATTENTION = Exercise(
             _with(forward=_with_loops),
             "You add self-loops inside, so there are more weights than edges. The layer takes the edges as "
             "they are given.",
+        ),
+        Mistake(
+            "self-loops added, those that were there replaced",
+            _with(forward=_with_loops_once),
+            "You take out the loops that there are and put one for each node behind the rest, so the weights "
+            "belong to other edges. The layer takes the edges as they are given.",
         ),
         Mistake(
             "context alone",

@@ -50,6 +50,11 @@ def _at_least_zero(scores: Tensor, target: Tensor, number: int) -> Tensor:
     return shared.highest(scores, target, number).clamp_min(0.0)
 
 
+def _of_each_head(scores: Tensor, target: Tensor, number: int) -> Tensor:
+    """Each head's largest score of all edges."""
+    return scores.amax(0).expand(number, *scores.shape[1:])
+
+
 def _all_heads(scores: Tensor, target: Tensor, number: int) -> Tensor:
     """A node's largest score, whichever head it is of."""
     found = shared.highest(scores, target, number)
@@ -85,6 +90,11 @@ def _left_sorted(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
 def _per_node(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
     powers = (scores - shared.highest(scores, target, int(num_nodes))[target]).exp()
     return shared.summed(powers, target, int(num_nodes))
+
+
+def _averaged(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
+    ones = torch.ones_like(scores)
+    return _segment_softmax(scores, target, num_nodes) / shared.summed(ones, target, int(num_nodes))[target]
 
 
 def _heads_together(scores: Tensor, target: Tensor, num_nodes: Tensor) -> Tensor:
@@ -149,14 +159,15 @@ def _hidden(generator: Generator, dtype: torch.dtype = torch.float32) -> Inputs:
 def _far_apart(generator: Generator) -> Inputs:
     """One node's scores lie far below another's, and another's far above; one head's, too."""
     _, target, N = _drawn(generator, 4, 11, 2)
-    heights = torch.tensor([0.0, -300.0, 5000.0, -2e4])
-    heights = heights[target][:, None] + torch.tensor([0.0, -700.0])
+    # in float64, so that a way by the logarithm of the sum keeps its digits
+    heights = torch.tensor([0.0, -3000.0, 5000.0, -2e4], dtype=torch.float64)
+    heights = heights[target][:, None] + torch.tensor([0.0, -7000.0], dtype=torch.float64)
     return heights + tenths(generator, 11, 2), target, N
 
 
 def _below_zero(generator: Generator) -> Inputs:
     _, target, N = _drawn(generator, 4, 9)
-    return tenths(generator, 9) - 1000.0, target, N
+    return tenths(generator, 9) - 200.0, target, N
 
 
 def _below_all_numbers(generator: Generator) -> Inputs:
@@ -184,7 +195,7 @@ SEGMENT_SOFTMAX = Exercise(
         Case("several heads, nodes without edges", _turned),
         Case("two axes behind the edges", lambda g: _drawn(g, 4, 8, 2, 3, deaf=(0,))),
         Case("hidden edges", _hidden),
-        Case("nodes far apart", _far_apart),
+        Case("nodes far apart, float64", _far_apart),
         Case("far below zero", _below_zero),
         Case("below -1e9, float64", _below_all_numbers),
         Case(f"{shared.NODES} nodes", _many),
@@ -223,7 +234,7 @@ SEGMENT_SOFTMAX = Exercise(
             "node alike: 0/0. Subtract the node's largest score first.",
         ),
         Mistake(
-            "no maximum subtracted, nothing divided by 0",
+            "no maximum subtracted, and sums of 0 made 1",
             _made(below=_nothing),
             "exp() of a large score is infinite, and that of a score far below 0 is 0. Subtract the node's "
             "largest score first: then one of its powers is 1.",
@@ -235,10 +246,16 @@ SEGMENT_SOFTMAX = Exercise(
             "is NaN. Each node needs its own maximum.",
         ),
         Mistake(
-            "one maximum for all, nothing divided by 0",
+            "one maximum for all, and sums of 0 made 1",
             _made(below=_everywhere(torch.max)),
             "You subtract the largest score of all edges. A node far below it has powers of 0 only, and gets "
             "no weights. Each node needs its own maximum.",
+        ),
+        Mistake(
+            "one maximum for each head",
+            _made(below=_of_each_head),
+            "You subtract each head's largest score of all edges. A node far below it has powers of 0 only, "
+            "and gets no weights. Each node needs its own maximum.",
         ),
         Mistake(
             "one maximum for all heads",
@@ -292,6 +309,12 @@ SEGMENT_SOFTMAX = Exercise(
             "heads added up",
             _heads_together,
             "You divide by the sum over all heads of a node: together they sum to 1. Each head for itself.",
+        ),
+        Mistake(
+            "divided by the number of edges as well",
+            _averaged,
+            "A node's weights sum to 1 divided by the number of its edges. The sum of its powers is all that "
+            "is divided by.",
         ),
         Mistake(
             "all edges alike",

@@ -31,6 +31,24 @@ def _as_far_as_named(edges: Tensor, num_nodes: Tensor) -> Tensor:
     return torch.cat((_others(edges), _loops(number)), dim=1)
 
 
+def _as_far_as_the_largest(edges: Tensor, num_nodes: Tensor) -> Tensor:
+    """The same, which raises where there is no largest."""
+    return torch.cat((_others(edges), _loops(int(edges.max()) + 1)), dim=1)
+
+
+def _merged(edges: Tensor, num_nodes: Tensor) -> Tensor:
+    once = list(dict.fromkeys(map(tuple, _others(edges).mT.tolist())))
+    return torch.cat((torch.tensor(once, dtype=edges.dtype).view(-1, 2).mT, _loops(int(num_nodes))), dim=1)
+
+
+def _all_merged(edges: Tensor, num_nodes: Tensor) -> Tensor:
+    return torch.cat((edges, _loops(int(num_nodes))), dim=1).unique(dim=1)
+
+
+def _only_loops(edges: Tensor, num_nodes: Tensor) -> Tensor:
+    return torch.cat((edges[:, edges[0] == edges[1]], _loops(int(num_nodes))), dim=1)
+
+
 def _only_lacking(edges: Tensor, num_nodes: Tensor) -> Tensor:
     loops = _loops(int(num_nodes))
     has = torch.isin(loops[0], edges[0, edges[0] == edges[1]])
@@ -93,10 +111,22 @@ WITH_SELF_LOOPS = Exercise(
             "the same: there are num_nodes.",
         ),
         Mistake(
+            "nodes counted by the edges, also where there are none",
+            _as_far_as_the_largest,
+            "You take the largest number in edges for the last node. Where there are no edges there is no "
+            "largest, and a node that no edge names is a node all the same: there are num_nodes.",
+        ),
+        Mistake(
             "only nodes that edges name",
             _of_those_named,
             "Only nodes that stand in some edge get a loop. A node without edges needs it most: it has "
             "nobody else to look at.",
+        ),
+        Mistake(
+            "the others taken out",
+            _only_loops,
+            "You keep the loops that were there, and drop all other edges. It is the other way round: look "
+            "at what your comparison is True for.",
         ),
         Mistake(
             "loops taken out, none put in",
@@ -119,6 +149,19 @@ WITH_SELF_LOOPS = Exercise(
             lambda edges, num_nodes: torch.cat((_others(edges).unique(dim=1), _loops(int(num_nodes))), dim=1),
             "unique() has dropped edges that are listed twice, and sorted the others. Only loops are not to "
             "count twice: everything else stays as it is.",
+        ),
+        Mistake(
+            "each edge once, in order",
+            _merged,
+            "Edges that are listed twice stand there once. Only loops are not to count twice: everything "
+            "else stays as it is.",
+        ),
+        Mistake(
+            "each edge once, loops among them",
+            _all_merged,
+            "unique() over everything drops the second loops, and also edges that are listed twice; and it "
+            "sorts, so that the loops stand among the others. The edges that are no loops stay as they are, "
+            "and the loops come behind them.",
         ),
         Mistake(
             "counted from 1",

@@ -80,6 +80,20 @@ def _one_behind(x: Tensor, start: Tensor, done: Tensor, weight: Tensor) -> Tenso
     return torch.cat((start[:, None], after[:, :-1]), 1)
 
 
+def _start_wiped(x: Tensor, start: Tensor, done: Tensor, weight: Tensor) -> Tensor:
+    """As with ``done[:, t - 1]`` at t = 0."""
+    return _recurrent_states(x, start.masked_fill(done[:, -1:], 0.0), done, weight)
+
+
+def _laid_along_the_columns(x: Tensor, start: Tensor, done: Tensor, weight: Tensor) -> Tensor:
+    state, states = start, []
+    for t in range(x.shape[1]):
+        state = (x[:, t] + state @ weight).tanh()
+        states.append(state)
+        state = state * ~done[:, t]
+    return torch.stack(states, 1)
+
+
 def _in_place(x: Tensor, start: Tensor, done: Tensor, weight: Tensor) -> Tensor:
     states = _recurrent_states(x, start, done, weight)
     start.copy_(states[:, -1])
@@ -109,6 +123,13 @@ def _turned(generator: Generator) -> Inputs:
     return x.transpose(0, 1).contiguous().transpose(0, 1), start, done.mT.contiguous().mT, weight
 
 
+def _to_the_end(generator: Generator) -> Inputs:
+    """The last step ends an episode too, in two of three environments."""
+    x, start, done, weight = _drawn(generator, 3, 6, 4)
+    done[1:, -1] = True
+    return x, start, done, weight
+
+
 RECURRENT_STATES = Exercise(
     name=f"{NAME}.recurrent_states",
     title="A state that is carried",
@@ -117,11 +138,13 @@ RECURRENT_STATES = Exercise(
     minutes=15,
     reference=_recurrent_states,
     returns=("states",),
+    unseen=("x",),
     cases=(
         Case("one decimal", _by_hand),
         Case("four environments", _turned),
         Case("as many of everything", lambda g: _drawn(g, 4, 4, 4)),
         Case("float64", lambda g: _drawn(g, 3, 9, 2, torch.float64)),
+        Case("the last step ends an episode", _to_the_end),
         Case("gradient", lambda g: _drawn(g, 3, 6, 2), gradient=True),
     ),
     mistakes=(
@@ -144,6 +167,13 @@ RECURRENT_STATES = Exercise(
             "reads its state; the step behind it does not.",
         ),
         Mistake(
+            "the last step's end at the first",
+            _start_wiped,
+            "Where an episode ends with the last step of the rollout, you begin from 0. At the first step, "
+            "t - 1 is -1: an index of -1 is the last place. Nothing has ended between start and the first "
+            "step.",
+        ),
+        Mistake(
             "reset to the start",
             _made(to=lambda start: start),
             "Behind an end you begin again from start. start is what an earlier episode left, in the rollout "
@@ -153,6 +183,12 @@ RECURRENT_STATES = Exercise(
             "all environments reset together",
             _made(resets=lambda done: done.any(0, keepdim=True).expand_as(done)),
             "When an episode ends in one environment, all states are reset. Each row for itself.",
+        ),
+        Mistake(
+            "ends laid along the columns",
+            _laid_along_the_columns,
+            "done[:, t] is [B] and the state [B, d]: where B is d, another row's end makes a column 0, and "
+            "nothing raises. It needs an axis more, [B, 1].",
         ),
         Mistake(
             "reset where nothing ends",
@@ -188,8 +224,9 @@ RECURRENT_STATES = Exercise(
         Mistake(
             "an end that shows 0",
             _ends_are_zero,
-            "The states of the last steps of episodes are 0 in what you return. The policy decides by them: "
-            "keep the state first, then reset it.",
+            "The states of the last steps of episodes are 0 in what you return. The policy decides by them. "
+            "Is the state reset before you keep it? Or do you keep it, and then write 0 into that very "
+            "tensor, as state[...] = 0 does? masked_fill and torch.where make a new one.",
         ),
         Mistake(
             "states before each step",

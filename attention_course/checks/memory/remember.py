@@ -16,7 +16,7 @@ def _weigh(scores: Tensor, seen: Tensor) -> Tensor:
     return scores.masked_fill(~seen, -torch.inf).softmax(-1)
 
 
-def _scale(keys: Tensor) -> float:
+def _scale(keys: Tensor, values: Tensor) -> float:
     return keys.shape[-1] ** 0.5
 
 
@@ -49,7 +49,7 @@ def _made(
     sees: Callable[[Tensor, Tensor], Tensor] = lambda valid, ended: valid,
     leaves: Callable[[Tensor, Tensor], Tensor] = lambda valid, ended: valid,
     weigh: Callable[[Tensor, Tensor], Tensor] = _weigh,
-    scale: Callable[[Tensor], float] = _scale,
+    scale: Callable[[Tensor, Tensor], float] = _scale,
 ) -> Callable[..., Five]:
     """The reference with one of its parts replaced: what is forgotten, where the new step is put, what of
     the grown memory is seen and what is left for the next step, how it is weighed."""
@@ -59,7 +59,7 @@ def _made(
     ) -> Five:
         valid = append(forget(valid, ended), torch.ones_like(ended))
         keys, values = append(keys, key), append(values, value)
-        scores = (keys @ query[..., None]).squeeze(-1) / scale(keys)
+        scores = (keys @ query[..., None]).squeeze(-1) / scale(keys, values)
         weights = weigh(scores, sees(valid, ended))
         return (weights[:, None] @ values).squeeze(1), weights, keys, values, leaves(valid, ended)
 
@@ -68,6 +68,12 @@ def _made(
 
 def _all_but_the_last(valid: Tensor, ended: Tensor) -> Tensor:
     return valid & (torch.arange(valid.shape[1]) < valid.shape[1] - 1)
+
+
+def _for_this_look_alone(valid: Tensor, ended: Tensor) -> Tensor:
+    """What may be seen at this step, of a memory that has forgotten nothing."""
+    newest = torch.arange(valid.shape[1]) == valid.shape[1] - 1
+    return valid & (newest | ~ended[:, None])
 
 
 def _renormalised(scores: Tensor, seen: Tensor) -> Tensor:
@@ -101,7 +107,7 @@ def _zeros_are_seen(
     *_, keys_after, values_after, valid_after = _remember(query, key, value, keys, values, valid, ended)
     hidden = ~valid_after[..., None]
     seen_keys, seen_values = keys_after.masked_fill(hidden, 0.0), values_after.masked_fill(hidden, 0.0)
-    weights = ((seen_keys @ query[..., None]).squeeze(-1) / _scale(keys)).softmax(-1)
+    weights = ((seen_keys @ query[..., None]).squeeze(-1) / _scale(keys, values)).softmax(-1)
     return (weights[:, None] @ seen_values).squeeze(1), weights, keys_after, values_after, valid_after
 
 
@@ -228,6 +234,12 @@ REMEMBER = Exercise(
             "the next does not.",
         ),
         Mistake(
+            "forgotten for this look alone",
+            _made(forget=lambda valid, ended: valid, sees=_for_this_look_alone),
+            "This look is right, but in the valid that you hand on, what is forgotten is True as before: the "
+            "next step sees it again.",
+        ),
+        Mistake(
             "the new step is not seen",
             _made(sees=_all_but_the_last),
             "The new step is put into the memory and not looked at. It sees itself: at the first step there "
@@ -237,6 +249,12 @@ REMEMBER = Exercise(
             "the new step is not kept",
             _made(leaves=_all_but_the_last),
             "The new step is looked at, and then marked as not valid: the next step will not see it.",
+        ),
+        Mistake(
+            "valid without the new step",
+            _made(leaves=lambda valid, ended: valid[:, :-1]),
+            "The valid that you hand on has t entries, and keys and values have t + 1: the new step's True "
+            "is missing.",
         ),
         Mistake(
             "appended in front",
@@ -303,13 +321,19 @@ REMEMBER = Exercise(
         ),
         Mistake(
             "no scale",
-            _made(scale=lambda keys: 1.0),
+            _made(scale=lambda keys, values: 1.0),
             "The scores are plain dot products. Divide them by √d_k.",
         ),
         Mistake(
             "divided by d_k",
-            _made(scale=lambda keys: float(keys.shape[-1])),
+            _made(scale=lambda keys, values: float(keys.shape[-1])),
             "The scores are divided by d_k. Divide by its root.",
+        ),
+        Mistake(
+            "divided by the root of d_v",
+            _made(scale=lambda keys, values: values.shape[-1] ** 0.5),
+            "The scores are divided by the root of the width of values. They are made of keys: it is √d_k, "
+            "the width of the keys.",
         ),
         Mistake(
             "valid changed in place",

@@ -104,6 +104,21 @@ def _divided(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
     return _returns(rewards * powers, torch.ones_like(discount), done) / powers
 
 
+def _of_the_rollout(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
+    """Each reward discounted by its place in the rollout."""
+    place = torch.arange(len(rewards)).view(-1, *[1] * (rewards.dim() - 1))
+    return _returns(rewards * _power(discount, place, rewards), torch.ones_like(discount), done)
+
+
+def _any(done: Tensor) -> Tensor:
+    """Everybody's end, wherever one is."""
+    return done.flatten(1).any(1).view(-1, *[1] * (done.dim() - 1)).expand_as(done)
+
+
+def _along_the_last_axis(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
+    return _returns(rewards.movedim(-1, 0), discount, done.movedim(-1, 0)).movedim(0, -1)
+
+
 def _standardised(rewards: Tensor, discount: Tensor, done: Tensor) -> Tensor:
     found = _returns(rewards, discount, done)
     return (found - found.mean()) / (found.std() + 1e-8)
@@ -180,6 +195,12 @@ RETURNS = Exercise(
             "often the only one.",
         ),
         Mistake(
+            "one environment's end cuts all",
+            _made(ends=_any),
+            "As soon as an episode ends in one environment, the returns of all are cut. Each for itself: "
+            "done[t] has an entry for each.",
+        ),
+        Mistake(
             "cut where nothing ends",
             _made(ends=lambda done: ~done),
             "You cut behind every step but the ends. It is the other way round.",
@@ -188,6 +209,12 @@ RETURNS = Exercise(
             "no discount",
             _made(step=lambda reward, discount, later: reward + later),
             "All later rewards count in full: the discount is missing.",
+        ),
+        Mistake(
+            "discounted twice",
+            _made(step=lambda reward, discount, later: reward + discount * discount * later),
+            "What follows is multiplied by the discount twice for each step. Look where it is multiplied: "
+            "once, between a step and the one before it.",
         ),
         Mistake(
             "only one step ahead",
@@ -216,6 +243,17 @@ RETURNS = Exercise(
             _of_the_first_step,
             "Each reward is discounted by how far it lies from the episode's first step. It is its distance "
             "from the step whose return you make that counts.",
+        ),
+        Mistake(
+            "discounted from the start of the rollout",
+            _of_the_rollout,
+            "Each reward is discounted by its place in the rollout, from step 0 on. It is its distance from "
+            "the step whose return you make that counts.",
+        ),
+        Mistake(
+            "along the last axis",
+            _along_the_last_axis,
+            "You go along the last axis, from one environment to another. Time is the first axis.",
         ),
         Mistake(
             "looking back",

@@ -53,6 +53,17 @@ def _last_alone(done: Tensor) -> Tensor:
     return (place > last[:, None])[:, None, :] & _earlier(done.shape[1])
 
 
+def _ends_hidden(done: Tensor) -> Tensor:
+    """Steps that end an episode are hidden from others, and nothing else is."""
+    T = done.shape[1]
+    return (_earlier(T) & ~done[:, None, :]) | torch.eye(T, dtype=torch.bool)
+
+
+def _counted_and_not_causal(done: Tensor) -> Tensor:
+    ended = done.long().cumsum(1)
+    return ended[:, :, None] == ended[:, None, :]
+
+
 def _batch_and_time(done: Tensor) -> Tensor:
     return _before(done.reshape(1, -1)).view_as(done)
 
@@ -112,6 +123,12 @@ SAME_EPISODE = Exercise(
             "and what came before.",
         ),
         Mistake(
+            "an end counted to the next episode, and not causal",
+            _counted_and_not_causal,
+            "Two things. Each end counts to the episode behind it: count the ends before a step, without its "
+            "own. And steps of one episode all see each other, those ahead as well: take these away.",
+        ),
+        Mistake(
             "a step that does not see itself",
             lambda done: _same_episode(done) & ~torch.eye(done.shape[1], dtype=torch.bool),
             "No step sees itself. It sees its own observation, and the first step of an episode sees nothing "
@@ -128,6 +145,12 @@ SAME_EPISODE = Exercise(
             lambda done: _same_episode(done) & ~done[:, None, :],
             "The step with which an episode ends is hidden as a key, from itself too. Those behind it are of "
             "another episode, and all others may look at it.",
+        ),
+        Mistake(
+            "only the ends hidden",
+            _ends_hidden,
+            "You hide the steps with which episodes end, and what lies before them is seen still. An end "
+            "parts all that is before it from all that is behind it.",
         ),
         Mistake(
             "queries across",

@@ -57,6 +57,11 @@ def _naive(scores: Tensor) -> Tensor:
     return -(rows.log() + columns.log()).mean(-1) / 2
 
 
+def _log_of_softmax(scores: Tensor, more: float = 0.0) -> Tensor:
+    rows, columns = _own(scores.softmax(-1)), _own(scores.softmax(-2))
+    return -((rows + more).log() + (columns + more).log()).mean(-1) / 2
+
+
 def _without_own(scores: Tensor) -> Tensor:
     """The right pair is left out below the fraction."""
     eye = torch.eye(scores.shape[-1], dtype=torch.bool)
@@ -114,6 +119,13 @@ def _cold(g: Generator) -> Inputs:
     return image, 0.1 * text + image, torch.tensor(0.01)
 
 
+def _far_off(g: Generator) -> Inputs:
+    """The text of one image points away from it, and that of another is nearer than any: cold again."""
+    image, text, temperature = _cold(g)
+    text[0], text[1] = -image[0], 2 * image[0]
+    return image, text, temperature
+
+
 CONTRASTIVE_LOSS = Exercise(
     name=f"{NAME}.contrastive_loss",
     title="Pairs that belong together",
@@ -133,6 +145,7 @@ CONTRASTIVE_LOSS = Exercise(
         Case("one pair", lambda g: (*_drawn(g, 1, 5)[:2], torch.tensor(0.2))),
         Case("hot, float64", lambda g: _drawn(g, 6, 3, temperature=2.5, dtype=torch.float64)),
         Case("cold", _cold),
+        Case("cold, and a pair that is far apart", _far_off),
         Case("gradient", lambda g: _drawn(g, 4, 5, temperature=0.4), gradient=True),
     ),
     mistakes=(
@@ -301,6 +314,19 @@ CONTRASTIVE_LOSS = Exercise(
             _loss(_naive),
             "The result is right until the temperature is low: exp(100) is no number in float32. "
             "log_softmax, logsumexp and cross_entropy subtract the largest score first.",
+        ),
+        Mistake(
+            "logarithm of a softmax",
+            _loss(_log_of_softmax),
+            "A softmax, and then the logarithm: where a probability is too small for a number that is -inf. "
+            "log_softmax does both in one.",
+        ),
+        Mistake(
+            "a small number under the logarithm",
+            _loss(lambda scores: _log_of_softmax(scores, 1e-8)),
+            "A small number such as 1e-8 is added to a probability before its logarithm. That is no longer "
+            "infinite, and is wrong where the probability is smaller still: a pair that is far apart seems "
+            "near. log_softmax needs no such number.",
         ),
         Mistake(
             "images changed in place",

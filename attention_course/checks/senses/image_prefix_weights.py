@@ -156,6 +156,12 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
             "Words see later words instead of earlier ones: triu for tril, or rows and columns exchanged.",
         ),
         Mistake(
+            "queries and keys exchanged",
+            _prefixed(lambda i, j, images, lengths: _may_look(j, i, images, lengths)),
+            "Your mask is the transpose of the right one, as if keys ran down and queries across. Queries "
+            "run down and keys across.",
+        ),
+        Mistake(
             "one image token too many",
             _prefixed(lambda i, j, images, lengths: (j < lengths) & ((j <= i) | (j <= images))),
             "The first word counts as an image token, and the image sees it. Places are counted from 0, so "
@@ -191,6 +197,18 @@ IMAGE_PREFIX_WEIGHTS = Exercise(
             _prefixed(lambda i, j, images, lengths: (j < lengths[:1]) & ((j <= i) | (j < images))),
             "Every row ends where the first one does. Look for an index 0, or for a batch axis that was "
             "lost.",
+        ),
+        Mistake(
+            "the largest image for all, beyond the end as well",
+            _prefixed(lambda i, j, images, lengths: ((j < lengths) & (j <= i)) | (j < images.max())),
+            "Every row has as many image tokens as the row with most of them: words are seen as images, and "
+            "in a shorter row padding too. Each row has its own number.",
+        ),
+        Mistake(
+            "lengths taken for numbers of words",
+            _prefixed(lambda i, j, images, lengths: _may_look(i, j, images, images + lengths)),
+            "You see images + lengths places. lengths counts all tokens of a row, those of its image among "
+            "them.",
         ),
         Mistake(
             "rows laid along the keys",

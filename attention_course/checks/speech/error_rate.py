@@ -110,6 +110,24 @@ def _mean(of: Callable[[int, list[int], list[int]], float]) -> Callable[[list[in
     )
 
 
+def _everything(said: Tensor, said_lengths: Tensor, right: Tensor, right_lengths: Tensor) -> Tensor:
+    """The edits between whole rows, divided by the right number."""
+    rate = _rate(cut=lambda row, length: row)(said, said_lengths, right, right_lengths)
+    return rate * right.numel() / right_lengths.sum()
+
+
+def _all_that_was_said(said: Tensor, said_lengths: Tensor, right: Tensor, right_lengths: Tensor) -> Tensor:
+    return _rate()(said, torch.full_like(said_lengths, said.shape[1]), right, right_lengths)
+
+
+def _by_all_places(said: Tensor, said_lengths: Tensor, right: Tensor, right_lengths: Tensor) -> Tensor:
+    return _rate()(said, said_lengths, right, right_lengths) * right_lengths.sum() / right.numel()
+
+
+def _from_the_second_on(said: Sequence[int], right: Sequence[int]) -> int:
+    return _edits(said[1:], right[1:]) if said else len(right)
+
+
 def _in_place(said: Tensor, said_lengths: Tensor, right: Tensor, right_lengths: Tensor) -> Tensor:
     result = _rate()(said, said_lengths, right, right_lengths)
     said.masked_fill_(torch.arange(said.shape[1]) >= said_lengths[:, None], -1)
@@ -280,6 +298,30 @@ ERROR_RATE = Exercise(
             "What stands behind the end of a word is compared as well. Cut each row at its length.",
         ),
         Mistake(
+            "what stands behind the end compared",
+            _everything,
+            "You divide by the right number, but what stands behind the ends is compared as well. Cut each "
+            "row at its length.",
+        ),
+        Mistake(
+            "all that was said compared",
+            _all_that_was_said,
+            "What stands behind the end of what was said is compared as well. It has lengths of its own: "
+            "said_lengths.",
+        ),
+        Mistake(
+            "divided by all places of right",
+            _by_all_places,
+            "You divide by the number of entries of right, those behind the ends among them. Add up the "
+            "lengths.",
+        ),
+        Mistake(
+            "the first symbol not compared",
+            _rate(edits=_from_the_second_on),
+            "The first symbol of either word is compared with nothing. A table for n and m symbols has n + 1 "
+            "rows and m + 1 columns, and its row i is about symbol i - 1.",
+        ),
+        Mistake(
             "the last symbol cut off",
             _rate(cut=lambda row, length: row[: max(0, length - 1)]),
             "Each word lacks its last symbol. row[:n] has n of them.",
@@ -311,6 +353,12 @@ ERROR_RATE = Exercise(
             _rate(edits=_with_costs(edge_right=0)),
             "The first row of your table is 0: symbols that lack at the beginning cost nothing. To make j "
             "symbols out of none takes j edits.",
+        ),
+        Mistake(
+            "the first row and the first column all 0",
+            _rate(edits=_with_costs(edge_said=0, edge_right=0)),
+            "The first row and the first column of your table are 0: what is too much or too little at the "
+            "beginning costs nothing. To turn i symbols into none takes i edits, and none into j takes j.",
         ),
         Mistake(
             "neighbours exchanged for one",

@@ -45,6 +45,12 @@ def _repeated(previous: Tensor, filters: Tensor) -> Tensor:
     return F.conv1d(padded, filters[:, None]).mT
 
 
+def _read_otherwise(previous: Tensor, filters: Tensor) -> Tensor:
+    """[B, n, T_k] laid out as [B, T_k, n], and nothing moved."""
+    found = F.conv1d(previous[:, None], filters[:, None], padding=filters.shape[-1] // 2)
+    return found.reshape(*previous.shape, -1)
+
+
 def _one_for_all(previous: Tensor, filters: Tensor) -> Tensor:
     return _filtered(previous, filters).sum(-1, keepdim=True).expand(-1, -1, len(filters))
 
@@ -178,6 +184,13 @@ LOCATION_SCORE = Exercise(
             _scored(filtered=_one_for_all),
             "The filters are added before location_weight meets them, so that all of them say one thing. "
             "Each has a row of its own there.",
+        ),
+        Mistake(
+            "filters and states mixed up",
+            _scored(filtered=_read_otherwise),
+            "conv1d gives [B, n, T_k], and you reshape that to [B, T_k, n]. reshape moves no number: what "
+            "one filter says of several states goes for what several say of one. Which function moves an "
+            "axis?",
         ),
         Mistake(
             "softmax of the weights",

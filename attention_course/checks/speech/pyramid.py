@@ -21,7 +21,7 @@ def _even(x: Tensor) -> Tensor:
 
 
 def _silent(x: Tensor, lengths: Tensor) -> Tensor:
-    return x * shared.real(x.shape[1], lengths)[..., None]
+    return x.masked_fill(~shared.real(x.shape[1], lengths)[..., None], 0.0)
 
 
 def _side_by_side(x: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def _in_front(x: Tensor, lengths: Tensor) -> Tensor:
     frames = torch.arange(x.shape[1] + x.shape[1] % 2) - shift[:, None]
     there = (frames >= 0) & (frames < lengths[:, None])
     index = frames.clamp(0, x.shape[1] - 1)[..., None].expand(-1, -1, x.shape[-1])
-    return x.gather(1, index) * there[..., None]
+    return x.gather(1, index).masked_fill(~there[..., None], 0.0)
 
 
 def _dropped(x: Tensor, lengths: Tensor) -> Two:
@@ -82,8 +82,18 @@ def _dropped(x: Tensor, lengths: Tensor) -> Two:
     return _side_by_side(x), whole
 
 
+def _all_dropped(x: Tensor, lengths: Tensor) -> Two:
+    """The same for the batch as a whole: its last frame is lost where T is odd."""
+    B, T, d = x.shape
+    return _silent(x, lengths)[:, : T // 2 * 2].reshape(B, T // 2, 2 * d), lengths // 2
+
+
+def _last_of_all_repeated(x: Tensor) -> Tensor:
+    return torch.cat((x, x[:, -1:]), 1) if x.shape[1] % 2 else x
+
+
 def _in_place(x: Tensor, lengths: Tensor) -> Two:
-    x *= shared.real(x.shape[1], lengths)[..., None]
+    x.masked_fill_(~shared.real(x.shape[1], lengths)[..., None], 0.0)
     return _side_by_side(_even(x)), _halved(lengths)
 
 
@@ -96,6 +106,12 @@ def _bands_first(g: Generator) -> Inputs:
     return normal(g, 3, 4, 7).mT, torch.tensor([7, 3, 5])
 
 
+def _anything_behind(g: Generator) -> Inputs:
+    """What lies behind the ends is infinite."""
+    x, lengths = _drawn(g, 7, 3, 4, 7, 1)
+    return x.masked_fill(~shared.real(7, lengths)[..., None], torch.inf), lengths
+
+
 PYRAMID = Exercise(
     name=f"{NAME}.pyramid",
     title="Half as many states",
@@ -104,6 +120,7 @@ PYRAMID = Exercise(
     minutes=15,
     reference=_built(),
     returns=("joined", "lengths"),
+    unseen=("x",),
     cases=(
         Case("one decimal", lambda g: (tenths(g, 2, 4, 2), torch.tensor([4, 3]))),
         Case("an odd number of frames", lambda g: _drawn(g, 7, 3, 7, 4, 5)),
@@ -112,6 +129,7 @@ PYRAMID = Exercise(
         Case("as many clips as frames as bands", lambda g: _drawn(g, 4, 4, 3, 4, 1, 2)),
         Case("one frame", lambda g: _drawn(g, 1, 3, 1, 1)),
         Case("bands side by side in memory", _bands_first),
+        Case("infinite behind the ends", _anything_behind),
         Case("gradient", lambda g: _drawn(g, 5, 3, 5, 2, 3), gradient=True),
     ),
     mistakes=(
@@ -121,6 +139,12 @@ PYRAMID = Exercise(
             "What lies behind a clip's end goes into the result, into the last pair of an odd clip for one. "
             "A clip alone and the same clip beside a longer one would get two results. Put zeros there "
             "before you join.",
+        ),
+        Mistake(
+            "multiplied by the mask",
+            _built(quiet=lambda x, lengths: x * shared.real(x.shape[1], lengths)[..., None]),
+            "What lies behind the end is multiplied by 0. That does not take away what is infinite: 0 · inf "
+            "is NaN. masked_fill or torch.where puts a 0 in its place.",
         ),
         Mistake(
             "off by one: a frame from behind the end",
@@ -141,6 +165,12 @@ PYRAMID = Exercise(
             "the last odd frame dropped",
             _dropped,
             "The last frame of an odd clip is lost. It is joined with zeros: round up, not down.",
+        ),
+        Mistake(
+            "the last frame of all dropped",
+            _all_dropped,
+            "You round down. Where T is odd the last frame is lost, and an odd clip's length is too small, "
+            "so that its last pair would count as padding. Round both up: such a frame is joined with zeros.",
         ),
         Mistake(
             "lengths rounded down",
@@ -226,6 +256,17 @@ PYRAMID = Exercise(
             "the last frame twice",
             _built(quiet=_last_repeated),
             "An odd clip's last frame is joined with itself. It is joined with zeros.",
+        ),
+        Mistake(
+            "the last frame of all twice",
+            _built(even=_last_of_all_repeated),
+            "Where T is odd, the last frame is joined with itself. It is joined with zeros.",
+        ),
+        Mistake(
+            "zeros in front of all",
+            _built(even=lambda x: F.pad(x, (0, 0, x.shape[1] % 2, 0))),
+            "Where T is odd, the zeros stand before the first frame, so that all pairs are others. They "
+            "belong behind the last. F.pad takes two numbers for each axis: first how many in front.",
         ),
         Mistake(
             "zeros in front",

@@ -53,6 +53,13 @@ def _cut_at_samples(states: Tensor, lengths: Tensor, window: Tensor, hop: Tensor
     return start, past.minimum(lengths[:, None])
 
 
+def _cut_where_frames_begin(
+    states: Tensor, lengths: Tensor, window: Tensor, hop: Tensor, levels: Tensor
+) -> Two:
+    start, past = _samples(clip=lambda last, lengths: last)(states, lengths, window, hop, levels)
+    return start, past.minimum((lengths * hop)[:, None])
+
+
 def _in_place(states: Tensor, lengths: Tensor, window: Tensor, hop: Tensor, levels: Tensor) -> Two:
     right = _samples_of(states, lengths, window, hop, levels)
     states *= 2**levels
@@ -93,6 +100,12 @@ SAMPLES_OF = Exercise(
         ),
         Mistake(
             "two frames for each level",
+            _samples(frames=lambda levels: 2 * levels),
+            "Each level doubles what a state stands for: 2, 4, 8 frames, and 1 without a pyramid. You count "
+            "2 for each: 2, 4, 6, and none without a pyramid.",
+        ),
+        Mistake(
+            "two frames for each level, one for none",
             _samples(frames=lambda levels: (2 * levels).clamp_min(1)),
             "Each level doubles what a state stands for: 2, 4, 8 frames. You count 2 for each: 2, 4, 6.",
         ),
@@ -100,6 +113,12 @@ SAMPLES_OF = Exercise(
             "one level counted",
             _samples(frames=lambda levels: 2 ** levels.clamp_max(1)),
             "A state stands for two frames, however many levels there are. Each level doubles that.",
+        ),
+        Mistake(
+            "a level too few",
+            _samples(frames=lambda levels: 2 ** (levels - 1).clamp_min(0)),
+            "With a pyramid, a state stands for half as many frames as it should. The first level makes two "
+            "of one already.",
         ),
         Mistake(
             "a level too many",
@@ -143,6 +162,12 @@ SAMPLES_OF = Exercise(
             _cut_at_samples,
             "You cut the end in samples at lengths, which counts frames. Cut the last frame, before you turn "
             "frames into samples.",
+        ),
+        Mistake(
+            "the end cut at a hop for each frame",
+            _cut_where_frames_begin,
+            "You cut the end at lengths · hop. The last frame begins a hop before that, and is window "
+            "samples long: it may end further on, or earlier. Cut the number of the last frame.",
         ),
         Mistake(
             "the first clip's length for all",

@@ -28,6 +28,13 @@ def _first_half(row: Tensor, column: Tensor, d: int) -> Tensor:
     return torch.cat((_encoding(row, d // 2), _encoding(column, d // 2)), -1)
 
 
+def _sine_and_cosine(row: Tensor, column: Tensor, d: int) -> Tensor:
+    """The sines of the row in one half, the cosines of the column in the other."""
+    frequencies = BASE ** (-torch.arange(d // 2, dtype=torch.float64) / (d // 2))
+    angles = [place.double()[..., None] * frequencies for place in (row, column)]
+    return torch.cat((angles[0].sin(), angles[1].cos()), -1)
+
+
 def _blocks(encoded: Tensor) -> Tensor:
     """Neighbouring pairs -> all sines, then all cosines."""
     return torch.cat((encoded[..., 0::2], encoded[..., 1::2]), -1)
@@ -127,6 +134,22 @@ ADD_GRID_POSITIONS = Exercise(
             ),
             "The exponent is -2i / d_model. Each half is an encoding of its own, of width d_model / 2: that "
             "is what 2i is divided by.",
+        ),
+        Mistake(
+            "the exponent doubled twice",
+            _added(
+                table=lambda row, column, d: torch.cat(
+                    (_encoding(row, d // 2, of=d // 4), _encoding(column, d // 2, of=d // 4)), -1
+                )
+            ),
+            "The frequencies fall twice as fast as they should. arange with steps of 2 gives 2i already; is "
+            "it multiplied by 2 once more, or divided by half of w?",
+        ),
+        Mistake(
+            "sines of the row, cosines of the column",
+            _added(table=_sine_and_cosine),
+            "The first half holds sines of the row alone, and the second cosines of the column alone. Each "
+            "half has both, side by side.",
         ),
         Mistake(
             "one encoding cut in two",

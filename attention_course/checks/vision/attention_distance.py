@@ -142,6 +142,12 @@ ATTENTION_DISTANCE = Exercise(
             "You take the grid to be square. columns says how wide it is.",
         ),
         Mistake(
+            "measured in widths of the grid",
+            _measured(apart=lambda N, columns: _euclidean(N, columns) / columns),
+            "The distances are divided by the number of columns: your unit is the width of the image. It is "
+            "the width of a patch.",
+        ),
+        Mistake(
             "the columns' distance alone",
             _measured(apart=lambda N, columns: _steps(N, columns)[..., 1]),
             "You count the columns between two patches and not the rows.",

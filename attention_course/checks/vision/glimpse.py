@@ -38,6 +38,18 @@ def _along(dim: int) -> Callable[[Tensor, Tensor], Tensor]:
     return lambda scores, real: scores.masked_fill(~real, -torch.inf).softmax(dim)
 
 
+def _one_by_one(*dims: int) -> Callable[[Tensor, Tensor], Tensor]:
+    """A softmax along each of ``dims`` in turn, kept from NaN by a large number, and zeros at the end."""
+
+    def weigh(scores: Tensor, real: Tensor) -> Tensor:
+        weights = scores.masked_fill(~real, -1e9)
+        for dim in dims:
+            weights = weights.softmax(dim)
+        return weights * real
+
+    return weigh
+
+
 def _renormalised(scores: Tensor, real: Tensor) -> Tensor:
     kept = _unmasked(scores) * real
     return kept / kept.sum((1, 2), keepdim=True)
@@ -133,6 +145,7 @@ GLIMPSE = Exercise(
     minutes=20,
     reference=_glimpse(),
     returns=("context", "where"),
+    unseen=("cells",),
     cases=(
         Case(
             "one decimal",
@@ -171,6 +184,12 @@ GLIMPSE = Exercise(
             _glimpse(weigh=lambda scores, real: _over_grid(scores, ~real)),
             "The image is hidden and what fills up the batch is seen; where nothing does, no cell is left, "
             "hence NaN. masked_fill fills where its mask is True.",
+        ),
+        Mistake(
+            "NaN everywhere",
+            _glimpse(weigh=lambda scores, real: torch.full_like(scores, torch.nan)),
+            "Every weight is NaN, whatever real holds. Is everything hidden? ~ turns truths round, but of "
+            "integers ~1 is -2, and that counts as true as well. Or is -inf multiplied? 0 · inf is NaN.",
         ),
         Mistake(
             "mask after softmax",
@@ -234,6 +253,19 @@ GLIMPSE = Exercise(
             ),
             "One softmax goes over the columns and another over its result. All cells of an image compete in "
             "one softmax: flatten the grid.",
+        ),
+        Mistake(
+            "softmax over the columns, then zeros",
+            _glimpse(weigh=_one_by_one(-1)),
+            "Every row of the map that has a real cell sums to 1 by itself, and the map to more. All cells "
+            "of an image compete: take the softmax over rows and columns at once. Every image has a real "
+            "cell, so that -inf can stand for your large number.",
+        ),
+        Mistake(
+            "softmax over rows, then columns, then zeros",
+            _glimpse(weigh=_one_by_one(-2, -1)),
+            "One softmax goes over the rows and another over its result. All cells of an image compete in "
+            "one softmax: flatten the grid. Then -inf can stand for your large number.",
         ),
         Mistake(
             "softmax over the images",

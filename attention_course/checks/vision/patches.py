@@ -50,6 +50,19 @@ def _channels_apart(images: Tensor, size: Tensor) -> Tensor:
     return cut.flatten(-2).flatten(-4, -2)
 
 
+def _uncrossed(images: Tensor, size: Tensor) -> Tensor:
+    """Height and width are split into all rows and columns of patches, and then all pixels."""
+    s = int(size)
+    *leading, C, H, W = images.shape
+    cut = images.reshape(*leading, C, H // s, W // s, s, s)
+    return cut.movedim(-5, -3).flatten(-3).flatten(-3, -2)
+
+
+def _channels_in_front(images: Tensor, size: Tensor) -> Tensor:
+    """The right axes, but for the channels: they stay where they were."""
+    return _cut(images, size).transpose(-3, -2).reshape(_patches(images, size).shape)
+
+
 def _overlapping(images: Tensor, size: Tensor) -> Tensor:
     s = int(size)
     windows = images.unfold(-2, s, 1).unfold(-2, s, 1)  # [..., C, places, places, s, s]
@@ -111,6 +124,19 @@ PATCHES = Exercise(
             "You cut memory into equal pieces. Row by row is how an image lies there, so a piece holds parts "
             "of image rows that stand beside each other, and no square. reshape never moves a number: give "
             "each patch's row and column axes of their own, move them, and flatten last.",
+        ),
+        Mistake(
+            "height and width not split by themselves",
+            _uncrossed,
+            "You read memory as rows of patches, columns of patches, rows and columns of pixels. It lies "
+            "there in another order: split height into two axes and width into two, [..., rows, size, "
+            "columns, size], and move one of them.",
+        ),
+        Mistake(
+            "channels left in front",
+            _channels_in_front,
+            "The channels stand before the axes that count patches when you flatten, so that a row holds one "
+            "channel of several patches. Rows and columns of patches come first, then the channel.",
         ),
         Mistake(
             "patches column by column",
