@@ -30,6 +30,15 @@ def _causal_in_place(scores: Tensor) -> Tensor:
     return scores.masked_fill_(shared.later(scores) > 0, -torch.inf).softmax(-1)
 
 
+def _softmax_twice(scores: Tensor, mask: Tensor) -> Tensor:
+    return shared.by_infinity(shared.by_infinity(scores, mask), mask)
+
+
+def _far_below(generator: Generator) -> Tensor:
+    scores = tenths(generator, 4, 4)
+    return shared.far_below(scores, shared.later(scores) <= 0)
+
+
 def _loud(generator: Generator) -> Tensor:
     scores = normal(generator, 2, 3, 5)
     return loud(scores, shared.later(scores) <= 0)
@@ -50,7 +59,7 @@ CAUSAL_WEIGHTS = Exercise(
         Case("batch and heads", lambda g: (normal(g, 2, 3, 5, 5),)),
         Case("fewer queries than keys", lambda g: (normal(g, 2, 3, 6),)),
         Case("one query", lambda g: (normal(g, 1, 5),)),
-        Case("scores below -1e9, float64", lambda g: (shared.far_below(g, 4, 4),)),
+        Case("scores below -1e9, float64", lambda g: (_far_below(g),)),
         Case("the future scores high", lambda g: (_loud(g),)),
         Case("gradient", lambda g: (normal(g, 3, 4, 4),), gradient=True),
     ),
@@ -75,8 +84,8 @@ CAUSAL_WEIGHTS = Exercise(
         Mistake(
             "off by one: the present is hidden",
             _causal(lambda scores: shared.later(scores) < 0),
-            "A query does not see its own position. The first one then sees nothing, hence the NaN. "
-            "Look at the diagonal.",
+            "A query does not see its own position. Where there are as many queries as keys, the first one "
+            "then sees nothing, and its row is NaN. Look at the diagonal.",
         ),
         Mistake(
             "off by one: one key of the future is seen",
@@ -89,6 +98,12 @@ CAUSAL_WEIGHTS = Exercise(
             _causal(lambda scores: shared.later_from_the_first(scores) <= 0),
             "With fewer queries than keys your mask starts in the upper left corner. The queries are "
             "the last ones: the last query sees every key. How far does the diagonal move?",
+        ),
+        Mistake(
+            "diagonal moved to the left",
+            _causal(lambda scores: shared.later(scores) <= 2 * (scores.shape[-2] - scores.shape[-1])),
+            "With fewer queries than keys your diagonal moves to the left, and the first query sees nothing: "
+            "its row is NaN. The last query has to see every key. Look at the sign.",
         ),
         Mistake(
             "mask after softmax",
@@ -111,8 +126,14 @@ CAUSAL_WEIGHTS = Exercise(
         Mistake(
             "-1e9 as a score",
             _causal(softmax=shared.filled(-1e9)),
-            "The future has the score -1e9. One case has scores lower than that, and there the "
-            "future wins. Which score is lower than all others?",
+            "The future has a finite score, such as -1e9. In one case the past scores lower than that, and "
+            "there the future wins. Which score is lower than all others?",
+        ),
+        Mistake(
+            "-1e9 added to the scores",
+            _causal(softmax=shared.lowered(1e9)),
+            "A number such as 1e9 is taken off the scores of the future. In one case they are higher by more "
+            "than that, and there the future wins. What has to be added so that they lose to any score?",
         ),
         Mistake(
             "zero times infinity",
@@ -125,6 +146,12 @@ CAUSAL_WEIGHTS = Exercise(
             _causal(softmax=shared.added_as_number),
             "The mask is added as zeros and ones: what a query may see gains one point and nothing "
             "is hidden. A mask to be added holds 0 and -inf.",
+        ),
+        Mistake(
+            "softmax twice",
+            _causal(softmax=_softmax_twice),
+            "The weights go through softmax a second time. They are no scores: all lie between 0 and 1, so "
+            "the second softmax makes them nearly equal.",
         ),
         Mistake(
             "softmax over the queries",

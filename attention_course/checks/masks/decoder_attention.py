@@ -11,12 +11,12 @@ from attention_course.checks.masks import shared
 from attention_course.checks.masks.shared import NAME
 
 
-def _billion_added(scores: Tensor, mask: Tensor) -> Tensor:
-    return (scores - 1e9 * (~mask).to(scores.dtype)).softmax(-1)
-
-
 def _zeros_where_blind(scores: Tensor, mask: Tensor) -> Tensor:
     return shared.safe_softmax(scores.masked_fill(~mask, -torch.inf))
+
+
+def _over_queries(scores: Tensor, mask: Tensor) -> Tensor:
+    return _zeros_where_blind(scores.mT, mask.mT).mT
 
 
 def _decoder(
@@ -24,10 +24,10 @@ def _decoder(
         (shared.later(scores) <= 0) & shared.keys(real)
     ),
     softmax: Callable[[Tensor, Tensor], Tensor] = _zeros_where_blind,
-    scale: float = 0.5,
+    scale: Callable[[Tensor, Tensor], float] = lambda query, value: query.shape[-1] ** 0.5,
 ) -> Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
     def attention(query: Tensor, key: Tensor, value: Tensor, real: Tensor) -> tuple[Tensor, Tensor]:
-        scores = query @ key.mT / query.shape[-1] ** scale
+        scores = query @ key.mT / scale(query, value)
         weights = softmax(scores, may_look(scores, real))
         return weights @ value, weights
 
@@ -35,10 +35,10 @@ def _decoder(
 
 
 def _loud(generator: Generator) -> tuple[Tensor, ...]:
-    """Each word scores 800 more than the one before it, padding more than all of them."""
+    """Each word scores 2e9 more than the one before it, padding more than all of them."""
     query, key, value = (normal(generator, 2, 2, 5, 4, dtype=torch.float64) for _ in range(3))
     real = shared.real_keys(5, 5, 3).flip(-1)
-    heights = 800.0 * (torch.arange(5) - 5) + 8000.0 * (1 - real)
+    heights = 2e9 * (torch.arange(5) - 5) + 2e10 * (1 - real)
     return *lifted(query, key, heights[:, None]), value, real
 
 
@@ -50,6 +50,7 @@ DECODER_ATTENTION = Exercise(
     minutes=15,
     reference=_decoder(),
     returns=("context", "weights"),
+    unseen=("key",),
     hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
@@ -132,14 +133,15 @@ DECODER_ATTENTION = Exercise(
             "-1e9 as a score",
             _decoder(softmax=shared.filled(-1e9)),
             "Queries that see nothing spread their attention over all keys, future and padding "
-            "alike: with -1e9 everywhere, all scores are equal. Fill with -inf, and treat such rows "
-            "as in exercise 3.",
+            "alike: with one finite score everywhere, such as -1e9, all are equal. Fill with -inf, and treat "
+            "such rows as in exercise 3.",
         ),
         Mistake(
             "-1e9 added to the scores",
-            _decoder(softmax=_billion_added),
-            "Queries that see nothing get weights all the same: -1e9 is added to all their scores, "
-            "and softmax ignores a common shift. Fill with -inf, and treat such rows as in exercise 3.",
+            _decoder(softmax=shared.lowered(1e9)),
+            "Queries that see nothing get weights all the same: a number such as -1e9 is added to all their "
+            "scores, and softmax ignores a common shift. Fill with -inf, and treat such rows as in exercise "
+            "3.",
         ),
         Mistake(
             "zero as a score",
@@ -151,6 +153,22 @@ DECODER_ATTENTION = Exercise(
             _decoder(softmax=shared.zeroed_after),
             "Hidden keys get no weight, but the rest no longer sums to 1: softmax has already shared "
             "out to them. Look at what comes first, mask or softmax.",
+        ),
+        Mistake(
+            "one softmax for each mask",
+            _decoder(
+                lambda scores, real: shared.keys(real),
+                lambda scores, mask: shared.by_infinity(
+                    shared.by_infinity(scores, shared.later(scores) <= 0), mask
+                ),
+            ),
+            "The causal weights go through a second softmax, with the padding. They are no scores: where the "
+            "future has the weight 0, exp(0) = 1 brings it back. Join the masks, and take softmax once.",
+        ),
+        Mistake(
+            "softmax over the queries",
+            _decoder(softmax=_over_queries),
+            "The columns of the weights sum to 1, not the rows. Look at dim.",
         ),
         Mistake(
             "inverted mask",
@@ -191,6 +209,18 @@ DECODER_ATTENTION = Exercise(
             "padding must be hidden whoever asks: look at the axis real is laid along.",
         ),
         Mistake(
+            "padded queries look nowhere",
+            _decoder(
+                lambda scores, real: (
+                    (shared.later(scores) <= 0)
+                    & shared.keys(real)
+                    & real.bool()[:, None, -scores.shape[-2] :, None]
+                )
+            ),
+            "The padded keys are hidden, and the rows of the padded queries are 0 as well. The task hides "
+            "keys only: nobody reads a padded query's row, so leave it alone.",
+        ),
+        Mistake(
             "sentences laid along the heads",
             _decoder(lambda scores, real: (shared.later(scores) <= 0) & real.bool()[None, :, None, :]),
             "Broadcasting lays the sentences along the heads. With as many sentences as heads "
@@ -198,13 +228,19 @@ DECODER_ATTENTION = Exercise(
         ),
         Mistake(
             "no scale",
-            _decoder(scale=0.0),
+            _decoder(scale=lambda query, value: 1.0),
             "The softmax sees plain dot products. Divide them by √d_k first.",
         ),
         Mistake(
             "divided by d_k",
-            _decoder(scale=1.0),
+            _decoder(scale=lambda query, value: query.shape[-1]),
             "The scores are divided by d_k in all. Look at the power of d_k.",
+        ),
+        Mistake(
+            "scaled with √d_v",
+            _decoder(scale=lambda query, value: value.shape[-1] ** 0.5),
+            "The scale is the root of the values' width. A score sums over d_k products, the width of "
+            "queries and keys.",
         ),
     ),
     hints=(

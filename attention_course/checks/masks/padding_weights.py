@@ -26,6 +26,11 @@ def _padding_in_place(scores: Tensor, real: Tensor) -> Tensor:
     return scores.masked_fill_(~shared.keys(real), -torch.inf).softmax(-1)
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, Tensor]:
+    real = shared.real_keys(4, 2, 3)
+    return shared.far_below(tenths(generator, 2, 3, 4, 4), shared.keys(real)), real
+
+
 def _loud(generator: Generator) -> tuple[Tensor, Tensor]:
     real = shared.real_keys(5, 4, 2)
     return loud(normal(generator, 2, 3, 4, 5), shared.keys(real)), real
@@ -50,10 +55,7 @@ PADDING_WEIGHTS = Exercise(
             "padding in front",
             lambda g: (normal(g, 2, 3, 5, 5), shared.real_keys(5, 3, 4).flip(-1).long()),
         ),
-        Case(
-            "scores below -1e9, float64",
-            lambda g: (shared.far_below(g, 2, 3, 4, 4), shared.real_keys(4, 2, 3)),
-        ),
+        Case("scores below -1e9, float64", _far_below),
         Case("padding scores high", _loud),
         Case("gradient", lambda g: (normal(g, 2, 3, 4, 6), shared.real_keys(6, 4, 6).long()), gradient=True),
     ),
@@ -109,14 +111,30 @@ PADDING_WEIGHTS = Exercise(
         Mistake(
             "-1e9 as a score",
             _padding(softmax=shared.filled(-1e9)),
-            "Padding has the score -1e9. One case has scores lower than that, and there padding "
-            "gets all the weight. Which score is lower than all others?",
+            "Padding has a finite score, such as -1e9. In one case words score lower than that, and there "
+            "padding gets all the weight. Which score is lower than all others?",
         ),
         Mistake(
-            "zero times infinity",
+            "-1e9 added to the scores",
+            _padding(softmax=shared.lowered(1e9)),
+            "A number such as 1e9 is taken off the scores of padding. In one case they are higher by more "
+            "than that, and there padding gets all the weight. What has to be added so that they lose to any "
+            "score?",
+        ),
+        Mistake(
+            "everything is NaN",
             _padding(softmax=shared.zero_times_infinity),
-            "Zeros and ones are multiplied by -inf, and 0 · -inf is NaN. Use masked_fill or "
-            "torch.where, which choose and do not multiply.",
+            "Every number is NaN. Are zeros and ones multiplied by -inf? 0 · -inf is NaN: choose, with "
+            "masked_fill or torch.where. Or is ~ taken of integers? It turns their bits: ~1 is -2 and ~0 is "
+            "-1, both of them True, and so every key is hidden. Make real boolean first.",
+        ),
+        Mistake(
+            "padding only behind",
+            lambda scores, real: shared.by_infinity(
+                scores, shared.keys(torch.arange(real.shape[-1]) < real.sum(-1, keepdim=True))
+            ),
+            "You count the words of a sentence and hide the keys behind that many. Padding may stand in "
+            "front: hide where real is 0.",
         ),
         Mistake(
             "mask added as a number",

@@ -111,6 +111,7 @@ READER = Exercise(
     reference=Reader,
     asks=Module(STATE),
     returns=("logits",),
+    unseen=("tokens",),
     cases=(
         Case("two sentences", _by_hand, arguments={"vocabulary": 5, "d_model": 4}),
         Case(
@@ -185,8 +186,20 @@ READER = Exercise(
         Mistake(
             "padding along the queries",
             _sees(lambda past, word: past & word.mT),
-            "The rows of padded queries are hidden, and the padded keys are not. Padding is a matter of the "
-            "keys: [batch, 1, T].",
+            "The rows of padded queries are hidden, with or without the padded keys. Such a row sees "
+            "nothing, and its logits are NaN. Padding is a matter of the keys: [batch, 1, T].",
+        ),
+        Mistake(
+            "the past hidden",
+            _sees(lambda past, word: ~past & word),
+            "The past is hidden, and the future is seen; the last position sees nothing, hence NaN. `past` "
+            "is True where a position may look, and `hidden` is to be True where it may not.",
+        ),
+        Mistake(
+            "the words hidden",
+            _sees(lambda past, word: past & ~word),
+            "The words are hidden, and the padding is seen; where there is none, nothing is left, hence NaN. "
+            "`word` is True where a position may look, and `hidden` is to be True where it may not.",
         ),
         Mistake(
             "mask after softmax",

@@ -19,6 +19,32 @@ def _blind_keys(scores: Tensor) -> Tensor:
     return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
 
 
+def _over_queries(scores: Tensor) -> Tensor:
+    blind = (scores == -torch.inf).all(-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-2).masked_fill(blind, 0.0)
+
+
+def _hidden_as_zero(scores: Tensor) -> Tensor:
+    hidden = scores == -torch.inf
+    return scores.masked_fill(hidden, 0.0).softmax(-1).masked_fill(hidden, 0.0)
+
+
+def _zeros_if_anyone_is_blind(scores: Tensor) -> Tensor:
+    blind = (scores == -torch.inf).all(-1).any()
+    return torch.zeros_like(scores) if blind else scores.softmax(-1)
+
+
+def _blind_together(scores: Tensor) -> Tensor:
+    """A row is blind in all matrices of the batch or in none."""
+    blind = (scores == -torch.inf).reshape(-1, *scores.shape[-2:]).all(0).all(-1, keepdim=True)
+    return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def _one_maximum(scores: Tensor) -> Tensor:
+    powers = (scores - scores.max()).exp()
+    return powers / powers.sum(-1, keepdim=True).clamp_min(1e-9)
+
+
 def _powers_over_sum(scores: Tensor) -> Tensor:
     powers = scores.exp()
     return powers / powers.sum(-1, keepdim=True).clamp_min(1e-9)
@@ -30,8 +56,11 @@ def _safe_in_place(scores: Tensor) -> Tensor:
 
 
 def _with_blind_rows(scores: Tensor, *visible: int) -> Tensor:
-    """Hide all but the first ``visible[i]`` keys of row i; 0 hides the whole row."""
-    seen = torch.arange(scores.shape[-1]) < torch.tensor(visible)[:, None]
+    """Hide all but the first ``visible[i]`` keys of row i; 0 hides the whole row. From one matrix of a batch
+    to the next these numbers move on by a row."""
+    leading, (T_q, T_k) = scores.shape[:-2], scores.shape[-2:]
+    first = torch.arange(T_q) - torch.arange(leading.numel())[:, None]
+    seen = torch.arange(T_k) < torch.tensor(visible)[first % T_q].view(*leading, T_q, 1)
     return scores.masked_fill(~seen, -torch.inf)
 
 
@@ -57,7 +86,7 @@ SAFE_SOFTMAX = Exercise(
             lambda g: (_with_blind_rows(normal(g, 2, 3, 4, 6, dtype=torch.float64), 0, 1, 6, 0),),
         ),
         Case("keys nobody sees", lambda g: (_with_blind_rows(normal(g, 3, 4), 2, 0, 1),)),
-        Case("large scores", lambda g: (_with_blind_rows(tenths(g, 3, 4) + 1e4, 4, 0, 2),)),
+        Case("large scores, float64", lambda g: (_with_blind_rows(tenths(g, 3, 4).double() + 1e4, 4, 0, 2),)),
         Case("a row far below the others", lambda g: (_with_blind_rows(_steps_down(g), 4, 0, 2, 3),)),
         Case(
             "gradient",
@@ -97,9 +126,40 @@ SAFE_SOFTMAX = Exercise(
             "Look at the axis.",
         ),
         Mistake(
+            "zeros for everybody",
+            _zeros_if_anyone_is_blind,
+            "As soon as one query is blind, all weights become 0. Only its own row may: which axis does your "
+            "question run over?",
+        ),
+        Mistake(
+            "one answer for all sentences",
+            _blind_together,
+            "A row counts as blind only if it is so in every sentence and head, and stays NaN elsewhere. "
+            "Each has its own blind rows: keep the axes in front.",
+        ),
+        Mistake(
+            "hidden scores made 0 in every row",
+            _hidden_as_zero,
+            "Every -inf becomes 0 before softmax, also in rows that see something. There the hidden keys "
+            "take their share, exp(0) = 1 each, and the rest sums to less than 1. Only blind rows need "
+            "another score.",
+        ),
+        Mistake(
+            "not the row's own maximum",
+            _one_maximum,
+            "Where a row lies far below 0, or below the other rows, all its exponentials are 0, and it is "
+            "taken for blind. What is subtracted must be the row's own largest score.",
+        ),
+        Mistake(
             "softmax over the queries",
             lambda scores: shared.safe_softmax(scores.mT).mT,
             "The columns sum to 1, not the rows. Look at dim.",
+        ),
+        Mistake(
+            "softmax over the queries, zeros in blind rows",
+            _over_queries,
+            "The blind rows are found, but softmax runs down the columns: the queries compete for a key. "
+            "Look at its dim.",
         ),
         Mistake(
             "overflow",

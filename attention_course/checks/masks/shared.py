@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 import torch
-from torch import Generator, Tensor
-
-from attention_course.checks.engine.drawing import tenths
+from torch import Tensor
 
 NAME = "05_masks"
 
 
-def far_below(generator: Generator, *shape: int) -> Tensor:
-    """Scores below -1e9, in float64, where they still differ by tenths."""
-    return tenths(generator, *shape).double() - 2e9
+def far_below(scores: Tensor, seen: Tensor) -> Tensor:
+    """Scores of which what is seen lies below -1e9, in float64, where they still differ by tenths. What is
+    hidden lies near 0: above any number that is written there, and above the others when one is added."""
+    return torch.where(seen, scores.double() - 2e9, scores.double())
 
 
 def real_keys(T: int, *lengths: int) -> Tensor:
@@ -30,6 +29,11 @@ def filled(fill: float) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 by_infinity = filled(-torch.inf)
+
+
+def lowered(by: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """A softmax in which ``by`` is taken off the masked scores first."""
+    return lambda scores, mask: (scores - by * (~mask).to(scores.dtype)).softmax(-1)
 
 
 def zeroed_after(scores: Tensor, mask: Tensor) -> Tensor:

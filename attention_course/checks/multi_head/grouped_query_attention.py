@@ -1,5 +1,7 @@
 """Exercise 5: grouped heads."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Generator, Tensor
 
@@ -31,18 +33,17 @@ def _grouped_queries_averaged(query: Tensor, key: Tensor, value: Tensor) -> Tens
     return _attention(query.unflatten(-3, (key.shape[-3], -1)).mean(-3), key, value)
 
 
-def _grouped_softmax_over_heads(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    scores = query @ _shared(query, key).mT / query.shape[-1] ** 0.5
-    return scores.softmax(-3) @ _shared(query, value)
+def _grouped_with(
+    width: Callable[[Tensor, Tensor, Tensor], float] = lambda query, key, value: query.shape[-1],
+    axis: int = -1,
+) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """The reference with the root of another width as its scale, or another axis for the softmax."""
 
+    def grouped(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = query @ _shared(query, key).mT / width(query, key, value) ** 0.5
+        return scores.softmax(axis) @ _shared(query, value)
 
-def _grouped_unscaled(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    return (query @ _shared(query, key).mT).softmax(-1) @ _shared(query, value)
-
-
-def _grouped_scaled_by_all(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    scores = query @ _shared(query, key).mT / (query.shape[-1] * query.shape[-3]) ** 0.5
-    return scores.softmax(-1) @ _shared(query, value)
+    return grouped
 
 
 def _far_below(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
@@ -131,17 +132,35 @@ GROUPED_QUERY_ATTENTION = Exercise(
         ),
         Mistake(
             "no scale",
-            _grouped_unscaled,
+            _grouped_with(lambda query, key, value: 1),
             "The scores are plain dot products. Divide by √d_k.",
         ),
         Mistake(
             "scaled with √(h d_k)",
-            _grouped_scaled_by_all,
+            _grouped_with(lambda query, key, value: query.shape[-1] * query.shape[-3]),
             "The scale counts the columns of all heads. A score sums over one head's d_k products.",
         ),
         Mistake(
+            "scaled with √(h/g d_k)",
+            _grouped_with(lambda query, key, value: query.shape[-1] * query.shape[-3] // key.shape[-3]),
+            "The scale counts the heads that share a key head. A score sums over one head's d_k products, "
+            "however many share the key.",
+        ),
+        Mistake(
+            "scaled with √d_v",
+            _grouped_with(lambda query, key, value: value.shape[-1]),
+            "The scale is the root of the values' width. A score sums over d_k products, the width of "
+            "queries and keys.",
+        ),
+        Mistake(
+            "softmax over the queries",
+            _grouped_with(axis=-2),
+            "The columns of the weights sum to 1, not the rows. Each query shares 1 among the keys: look at "
+            "dim.",
+        ),
+        Mistake(
             "softmax over the heads",
-            _grouped_softmax_over_heads,
+            _grouped_with(axis=-3),
             "The heads compete with each other. Each query shares 1 among its head's keys: look at dim.",
         ),
     ),

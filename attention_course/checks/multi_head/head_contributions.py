@@ -26,6 +26,10 @@ def _contributions_whole(context: Tensor, w_output: Tensor) -> Tensor:
     return output.expand(*output.shape[:-3], context.shape[-3], *output.shape[-2:])
 
 
+def _contributions_of_the_others(context: Tensor, w_output: Tensor) -> Tensor:
+    return (shared.merge(context) @ w_output).unsqueeze(-3) - _contributions(context, w_output)
+
+
 def _output_weight(generator: Generator, rows: int, columns: int, dtype=torch.float32) -> Tensor:
     return (normal(generator, rows, columns, dtype=torch.float64) / rows**0.5).to(dtype)
 
@@ -85,6 +89,12 @@ HEAD_CONTRIBUTIONS = Exercise(
             "whole output for every head",
             _contributions_whole,
             "Every head is given the output of all heads together. Added up, that is h times the output.",
+        ),
+        Mistake(
+            "what the others add",
+            _contributions_of_the_others,
+            "This is the output without the head: what all others add to it. The head's own share is the "
+            "other part.",
         ),
         Mistake(
             "divided by h",

@@ -82,6 +82,16 @@ def _mha_one_head(x, memory, w_query, w_key, w_value, w_output):
     return (query @ key.mT / query.shape[-1] ** 0.5).softmax(-1) @ (memory @ w_value) @ w_output
 
 
+def _mha_residual(x, *others):
+    return x + _multi_head(x, *others)
+
+
+def _mha_scaled_weights(x, memory, w_query, w_key, w_value, w_output):
+    root = (x.shape[-1] // shared.NUM_HEADS) ** 0.5
+    unscaled = _variant(scale=lambda d_k: 1.0, finish=lambda merged, w_output: merged @ w_output / root)
+    return unscaled(x, memory, w_query, w_key, w_value, w_output)
+
+
 def _projections(
     generator: Generator, x: Tensor, memory: Tensor, dtype: torch.dtype = torch.float32
 ) -> tuple[Tensor, ...]:
@@ -158,8 +168,14 @@ MULTI_HEAD_ATTENTION = Exercise(
             "every third column to a head",
             _variant(split=shared.split_every_third),
             "Head 0 takes columns 0, h, 2h, ... of each projection and gives its context back as the "
-            "first slice. Either way of slicing would do if it were used for both; here the split "
-            "and the merge do not fit together.",
+            "first slice. The first d_k columns are head 0, on the way in as on the way out.",
+        ),
+        Mistake(
+            "every third column to a head, in and out",
+            _variant(split=shared.split_every_third, merge=shared.merge_interleaved),
+            "Head 0 takes columns 0, h, 2h, ... of each projection and gives its context back to them. A "
+            "layer could be trained so, but these weights are made for heads of neighbouring columns: "
+            "the first d_k are head 0.",
         ),
         Mistake(
             "same slice for all heads",
@@ -182,6 +198,18 @@ MULTI_HEAD_ATTENTION = Exercise(
             "divided by d_k",
             _variant(scale=lambda d_k: d_k),
             "The scores are divided by d_k in all. Look at the power of d_k, or for a second scale.",
+        ),
+        Mistake(
+            "scaled with √h",
+            _variant(scale=lambda d_k: shared.NUM_HEADS**0.5),
+            "The scores are divided by the root of the number of heads. A score sums over d_k products: "
+            "its root it is, whatever the number of heads.",
+        ),
+        Mistake(
+            "scale after the softmax",
+            _mha_scaled_weights,
+            "The weights, or what is mixed with them, are divided by √d_k. The scores are to be, before "
+            "the softmax.",
         ),
         Mistake(
             "softmax over the heads",
@@ -230,6 +258,20 @@ MULTI_HEAD_ATTENTION = Exercise(
             _variant(project=lambda x, weight: x @ weight.mT),
             "Queries, keys and values come from x @ Wᵀ, as in nn.Linear. Here a weight is "
             "[d_in, d_out] and stands on the right as it is.",
+        ),
+        Mistake(
+            "all weights transposed",
+            _variant(
+                project=lambda x, weight: x @ weight.mT, finish=lambda merged, w_output: merged @ w_output.mT
+            ),
+            "Every product is x @ Wᵀ, as in nn.Linear and F.linear. Here a weight is [d_in, d_out] and "
+            "stands on the right as it is.",
+        ),
+        Mistake(
+            "x added",
+            _mha_residual,
+            "The output has x added to it. A residual connection is built around this layer, in a later "
+            "chapter; here the output is what attention alone gives.",
         ),
         Mistake(
             "keys and values swapped",
