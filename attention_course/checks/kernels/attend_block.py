@@ -14,7 +14,7 @@ from attention_course.checks.kernels.shared import NAME
 #: keys per block in the exercise that walks over them; the notebook says so
 BLOCK = 4
 #: several times what a walk that stops takes in the longest case, and a fraction of one that does not
-WORK = 1_000_000
+WORK = 300_000
 USUAL = (
     (
         WORK,
@@ -29,13 +29,15 @@ def _walk(
     first: Callable[[int], int] = lambda start: start,
     first_key: Callable[[int], int] = lambda begin: begin,
     divide: bool = True,
+    hide: float = -torch.inf,
     rescale: bool = True,
     rescale_sum: bool = True,
-    scale: float = 0.5,
+    after: Callable[[Tensor, Tensor], Tensor] = lambda o, l: o,
+    scale: Callable[[Tensor, Tensor], float] = lambda k, v: k.shape[-1] ** 0.5,
     lse: Callable[[Tensor, Tensor], Tensor] = lambda m, l: m + l.log(),
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     def attend_block(query: Tensor, key: Tensor, value: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-        (T_q, d_k), T_k = query.shape[-2:], key.shape[-2]
+        T_q, T_k = query.shape[-2], key.shape[-2]
         position = first(int(start)) + torch.arange(T_q)
         m = query.new_full(query.shape[:-1], -torch.inf)
         l = torch.zeros_like(m)
@@ -43,16 +45,36 @@ def _walk(
         for begin in blocks(T_q, T_k, int(start)):
             k, v = key[..., begin : begin + BLOCK, :], value[..., begin : begin + BLOCK, :]
             at = first_key(begin) + torch.arange(k.shape[-2])
-            scores = query @ k.mT / d_k**scale
-            scores = scores.masked_fill(~seen(position[:, None], at), -torch.inf)
+            scores = query @ k.mT / scale(k, v)
+            scores = scores.masked_fill(~seen(position[:, None], at), hide)
             larger = torch.maximum(m, scores.amax(-1))
             p, factor = (scores - larger[..., None]).exp(), (m - larger).exp()
             l = (l * factor if rescale_sum else l) + p.sum(-1)
             o = (o * factor[..., None] if rescale else o) + p @ v
-            m = larger
+            o, m = after(o, l), larger
         return o / l[..., None] if divide else o, lse(m, l)
 
     return attend_block
+
+
+def _divided(o: Tensor, l: Tensor) -> Tensor:
+    return o / l[..., None]
+
+
+def _merged(query: Tensor, key: Tensor, value: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Whole answers of the blocks, merged; where a row sees nothing of a block, softmax gives NaN."""
+    T_q, end = query.shape[-2], int(start) + query.shape[-2]
+    context = query.new_zeros(*query.shape[:-1], value.shape[-1])
+    lse = query.new_full(query.shape[:-1], -torch.inf)
+    for begin in range(0, end, BLOCK):
+        k, v = key[..., begin : begin + BLOCK, :], value[..., begin : begin + BLOCK, :]
+        hidden = begin + torch.arange(k.shape[-2]) > int(start) + torch.arange(T_q)[:, None]
+        scores = (query @ k.mT / query.shape[-1] ** 0.5).masked_fill(hidden, -torch.inf)
+        old, new = lse, scores.logsumexp(-1)
+        lse = torch.logaddexp(old, new)
+        found = scores.softmax(-1) @ v
+        context = (old - lse).exp()[..., None] * context + (new - lse).exp()[..., None] * found
+    return context, lse
 
 
 def _block_of_queries(
@@ -90,8 +112,9 @@ ATTEND_BLOCK = Exercise(
     difficulty=3,
     minutes=25,
     reference=_walk(),
-    asks=Function(effort=Effort(entries=13_000, operations=100_000, work=WORK, known=USUAL)),
+    asks=Function(effort=Effort(entries=4_000, operations=100_000, work=WORK, known=USUAL)),
     returns=("context", "lse"),
+    unseen=("key",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case(
@@ -108,8 +131,8 @@ ATTEND_BLOCK = Exercise(
             lambda g: _block_of_queries(g, 3, 9, 5, size=400.0, dtype=torch.float64),
         ),
         Case("the future scores high, float64", _loud),
-        Case("120 queries, 120 keys", lambda g: _narrow(g, 120, 120)),
-        Case("the first 40 queries, 12,400 keys", lambda g: _narrow(g, 40, 12_400)),
+        Case("64 queries, 64 keys", lambda g: _narrow(g, 64, 64)),
+        Case("the first 40 queries, 3,600 keys", lambda g: _narrow(g, 40, 3_600)),
         Case("gradient", lambda g: _block_of_queries(g, 3, 10, 4, 2), gradient=True),
     ),
     mistakes=(
@@ -118,6 +141,29 @@ ATTEND_BLOCK = Exercise(
             _walk(divide=False),
             "context is the sum of the values times their powers, never divided by l. The division "
             "comes once, behind the loop.",
+        ),
+        Mistake(
+            "divided in every block",
+            _walk(divide=False, after=_divided),
+            "o is divided by l in every block, and the next one cannot add to it: l and o are sums of the "
+            "same powers. The division comes once, behind the loop.",
+        ),
+        Mistake(
+            "divided in every block and behind the loop",
+            _walk(after=_divided),
+            "o is divided by l in every block, and once more at the end. l and o are sums of the same "
+            "powers: the division comes once, behind the loop.",
+        ),
+        Mistake(
+            "merged with what is 0/0",
+            _merged,
+            "Some rows see nothing of a block that others see. There its softmax is 0/0: the context is NaN, "
+            "and NaN times a share of 0 stays NaN. What did exercise 2 say such a half answers with?",
+        ),
+        Mistake(
+            "zero as a score",
+            _walk(hide=0.0),
+            "Hidden keys have the score 0, and exp(0) = 1. Which score has the exponential 0?",
         ),
         Mistake(
             "old answer not rescaled",
@@ -167,10 +213,7 @@ ATTEND_BLOCK = Exercise(
         ),
         Mistake(
             "off by one: one key of the future is seen",
-            _walk(
-                lambda T_q, T_k, start: range(0, min(T_k, start + T_q + 1), BLOCK),
-                lambda position, at: position + 1 >= at,
-            ),
+            _walk(seen=lambda position, at: position + 1 >= at),
             "Each query sees the key after it. Look at the comparison in the mask.",
         ),
         Mistake(
@@ -186,6 +229,12 @@ ATTEND_BLOCK = Exercise(
             "go on to there.",
         ),
         Mistake(
+            "last key left out",
+            _walk(lambda T_q, T_k, start: range(0, max(start + T_q - 1, 1), BLOCK)),
+            "Where the last query's own key is the first of a block, that block is not visited. The key "
+            "stands at start + T_q - 1, and range leaves its end out.",
+        ),
+        Mistake(
             "short last block left out",
             _walk(lambda T_q, T_k, start: _rows_blocks(T_q, T_k, start) or range(1)),
             "Only whole blocks are visited. The last one that anybody sees may be shorter, or seen in "
@@ -193,13 +242,30 @@ ATTEND_BLOCK = Exercise(
         ),
         Mistake(
             "no scale",
-            _walk(scale=0.0),
+            _walk(scale=lambda k, v: 1.0),
             "The softmax sees plain dot products. Divide them by √d_k first.",
         ),
         Mistake(
             "divided by d_k",
-            _walk(scale=1.0),
+            _walk(scale=lambda k, v: k.shape[-1]),
             "The scores are divided by d_k. It is its root.",
+        ),
+        Mistake(
+            "scaled with √d_v",
+            _walk(scale=lambda k, v: v.shape[-1] ** 0.5),
+            "The scale is the root of the values' width. A score sums over d_k products, the width of "
+            "queries and keys.",
+        ),
+        Mistake(
+            "the maximum as lse",
+            _walk(lse=lambda m, l: m),
+            "context is right; lse is the largest score. It lacks what the sum adds: log l.",
+        ),
+        Mistake(
+            "the sum as lse",
+            _walk(lse=lambda m, l: l),
+            "context is right; lse is l, the sum of the powers relative to m. lse is a logarithm, and m "
+            "comes back in.",
         ),
         Mistake(
             "lse without the maximum",

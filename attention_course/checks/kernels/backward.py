@@ -6,14 +6,14 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
-from attention_course.checks.engine.drawing import normal
+from attention_course.checks.engine.drawing import lifted, normal
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.kernels.shared import NAME
 
 
 def _backward(
-    scale: Callable[[int], float] = lambda d_k: d_k**-0.5,
-    after: Callable[[int], float] = lambda d_k: d_k**-0.5,
+    scale: Callable[[int, int], float] = lambda d_k, d_v: d_k**-0.5,
+    after: Callable[[int, int], float] = lambda d_k, d_v: d_k**-0.5,
     weights: Callable[[Tensor, Tensor], Tensor] = lambda scores, lse: (scores - lse[..., None]).exp(),
     total: Callable[..., Tensor] = lambda slope, context, slope_weights, p: (slope * context).sum(-1, True),
     slope_of_scores: Callable[..., Tensor] = lambda p, dp, d: p * (dp - d),
@@ -21,13 +21,21 @@ def _backward(
     def backward(
         query: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: Tensor, d_context: Tensor
     ) -> tuple[Tensor, Tensor]:
-        d_k = query.shape[-1]
-        p = weights(query @ key.mT * scale(d_k), lse)
+        widths = query.shape[-1], value.shape[-1]
+        p = weights(query @ key.mT * scale(*widths), lse)
         dp = d_context @ value.mT
         ds = slope_of_scores(p, dp, total(d_context, context, dp, p))
-        return ds, ds @ key * after(d_k)
+        return ds, ds @ key * after(*widths)
 
     return backward
+
+
+def _query_from_the_weights(
+    query: Tensor, key: Tensor, value: Tensor, context: Tensor, lse: Tensor, d_context: Tensor
+) -> tuple[Tensor, Tensor]:
+    scale = query.shape[-1] ** -0.5
+    p = (query @ key.mT * scale - lse[..., None]).exp()
+    return _backward_reference(query, key, value, context, lse, d_context)[0], p @ key * scale
 
 
 def _powers_over_sum(scores: Tensor) -> Tensor:
@@ -51,11 +59,15 @@ def _after_forward(
     d_v: int,
     *leading: int,
     size: float = 1.0,
+    heights: Tensor | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> tuple[Tensor, ...]:
-    """What a forward pass over n + 3 keys leaves behind, a slope from above, and n of the keys."""
+    """What a forward pass over n + 3 keys leaves behind, a slope from above, and n of the keys; ``heights``
+    are added to the scores."""
     query = size * normal(g, *leading, T_q, 6, dtype=dtype)
     key, value = (normal(g, *leading, n + 3, width, dtype=dtype) for width in (6, d_v))
+    if heights is not None:
+        query, key = lifted(query, key, heights)
     scores = query @ key.mT / math.sqrt(6)
     context, lse = scores.softmax(-1) @ value, scores.logsumexp(-1)
     slope = normal(g, *leading, T_q, d_v, dtype=dtype)
@@ -79,6 +91,12 @@ BACKWARD = Exercise(
         Case(
             "scores in the hundreds, float64",
             lambda g: _after_forward(g, 3, 5, 2, size=300.0, dtype=torch.float64),
+        ),
+        Case(
+            "scores near 1000 and -1000, float64",
+            lambda g: _after_forward(
+                g, 3, 5, 2, 2, heights=torch.tensor([[1000.0], [-1000.0]]), dtype=torch.float64
+            ),
         ),
         Case("gradient", lambda g: _after_forward(g, 3, 4, 2, 2), gradient=True),
     ),
@@ -150,13 +168,47 @@ BACKWARD = Exercise(
             "before you exponentiate.",
         ),
         Mistake(
+            "quotient of exponentials",
+            _backward(weights=lambda scores, lse: scores.exp() / lse.exp()[..., None]),
+            "The weights are exp(scores) / exp(lse). Where scores are large both are infinite, and far below "
+            "0 both are 0. Subtract first: only the difference may be exponentiated.",
+        ),
+        Mistake(
+            "each weight by itself",
+            _backward(slope_of_scores=lambda p, dp, d: p * (1 - p) * dp),
+            "dS is P ∘ (1 - P) ∘ dP: what a score does to its own weight. It moves all the others, too, and "
+            "D is what they say together.",
+        ),
+        Mistake(
+            "D is the mean over the columns",
+            _backward(total=lambda slope, context, dp, p: (slope * context).mean(-1, True)),
+            "D is the mean of dO ∘ O over the columns. It is their product, summed.",
+        ),
+        Mistake(
+            "d_query from the weights",
+            _query_from_the_weights,
+            "d_scores is right. d_query is made of P, not of dS.",
+        ),
+        Mistake(
+            "no scale anywhere",
+            _backward(scale=lambda d_k, d_v: 1.0, after=lambda d_k, d_v: 1.0),
+            "1/√d_k is in neither place. The forward pass divided the scores by √d_k: lse belongs to them, "
+            "and the gradient of the query gets the same factor.",
+        ),
+        Mistake(
+            "scaled with √d_v",
+            _backward(scale=lambda d_k, d_v: d_v**-0.5, after=lambda d_k, d_v: d_v**-0.5),
+            "The scale is the root of the values' width. A score sums over d_k products, the width of "
+            "queries and keys.",
+        ),
+        Mistake(
             "no scale",
-            _backward(scale=lambda d_k: 1.0),
+            _backward(scale=lambda d_k, d_v: 1.0),
             "The scores are made without 1/√d_k, but lse belongs to the scaled ones.",
         ),
         Mistake(
             "scale forgotten in the gradient of the query",
-            _backward(after=lambda d_k: 1.0),
+            _backward(after=lambda d_k, d_v: 1.0),
             "d_scores is right. The query was multiplied by the keys and by 1/√d_k, so its gradient needs "
             "1/√d_k, too.",
         ),

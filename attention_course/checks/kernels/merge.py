@@ -35,6 +35,35 @@ def _winner(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
     return first, 1 - first
 
 
+def _relative_to_a(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    ratio = (lse_b - lse_a).exp()
+    return 1 / (1 + ratio), ratio / (1 + ratio)
+
+
+def _from_one_maximum(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    m = torch.maximum(lse_a.max(), lse_b.max())
+    return m, (lse_a - m).exp(), (lse_b - m).exp()
+
+
+def _shares_from_one_maximum(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    _, a, b = _from_one_maximum(lse_a, lse_b)
+    return a / (a + b), b / (a + b)
+
+
+def _lse_from_one_maximum(lse_a: Tensor, lse_b: Tensor) -> Tensor:
+    m, a, b = _from_one_maximum(lse_a, lse_b)
+    return m + (a + b).log()
+
+
+def _shares_without_weights(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    a, b = _powers_from_the_maximum(lse_a, lse_b)
+    return 1 / (a + b), 1 / (a + b)
+
+
+def _shares_over_queries(lse_a: Tensor, lse_b: Tensor) -> tuple[Tensor, Tensor]:
+    return lse_a.softmax(-1), lse_b.softmax(-1)
+
+
 def _without_the_maximum_added(lse_a: Tensor, lse_b: Tensor) -> Tensor:
     a, b = _powers_from_the_maximum(lse_a, lse_b)
     return (a + b).log()
@@ -71,10 +100,19 @@ def _parts(
 
 
 def _one_saw_nothing(generator: Generator) -> tuple[Tensor, ...]:
+    """The first half in one row, the second in two others."""
     context_a, lse_a, context_b, lse_b = _parts(generator, 4, d_v=3)
-    blind = torch.tensor([True, False, True, False])
-    context_b, lse_b = context_b.masked_fill(blind[:, None], 0.0), lse_b.masked_fill(blind, -torch.inf)
+    first, second = torch.tensor([[False, True, False, False], [True, False, True, False]])
+    context_a, lse_a = context_a.masked_fill(first[:, None], 0.0), lse_a.masked_fill(first, -torch.inf)
+    context_b, lse_b = context_b.masked_fill(second[:, None], 0.0), lse_b.masked_fill(second, -torch.inf)
     return context_a, lse_a, context_b, lse_b
+
+
+def _far_apart(generator: Generator) -> tuple[Tensor, ...]:
+    """Either half far above the other, then both high and both low."""
+    context_a, lse_a, context_b, lse_b = _parts(generator, 4, d_v=3, dtype=torch.float64)
+    signs = torch.tensor([[-1, 1, 1, -1], [1, -1, 1, -1]])
+    return context_a, lse_a + 450 * signs[0], context_b, lse_b + 450 * signs[1]
 
 
 MERGE = Exercise(
@@ -95,6 +133,7 @@ MERGE = Exercise(
         Case("one of them saw nothing", _one_saw_nothing),
         Case("log-sum-exps in the hundreds", lambda g: _parts(g, 3, d_v=2, around=400.0)),
         Case("far below zero, float64", lambda g: _parts(g, 3, d_v=2, around=-900.0, dtype=torch.float64)),
+        Case("log-sum-exps 900 apart, float64", _far_apart),
         Case("gradient", lambda g: _parts(g, 2, 3, d_v=4), gradient=True),
     ),
     mistakes=(
@@ -141,6 +180,30 @@ MERGE = Exercise(
             _merging(_raw_shares),
             "lse is right, but the shares are made of exp(lse), which overflows when scores are in the "
             "hundreds. exp(lse_a - lse) cannot.",
+        ),
+        Mistake(
+            "relative to the first half alone",
+            _merging(_relative_to_a, lambda a, b: a + (1 + (b - a).exp()).log()),
+            "Everything is counted relative to lse_a. Where that is far below the other one, or -∞, the "
+            "exponential of the difference is infinite. Which of the two is safe to subtract, row by row?",
+        ),
+        Mistake(
+            "one maximum for all queries",
+            _merging(_shares_from_one_maximum, _lse_from_one_maximum),
+            "The largest lse of all queries is subtracted from each. Where both of a query's own lie far "
+            "below it, 0 is divided by 0. Each query needs the larger of its own two.",
+        ),
+        Mistake(
+            "softmax over the queries",
+            _merging(_shares_over_queries),
+            "The shares are a softmax over the queries. A query's two halves share 1 between them: look at "
+            "the axis along which the two lse are stacked, and at dim.",
+        ),
+        Mistake(
+            "contexts added without their powers",
+            _merging(_shares_without_weights),
+            "The contexts are added as they are, and divided by the sum of both powers. Each has to be "
+            "multiplied by its own power first.",
         ),
         Mistake(
             "lse added",

@@ -31,7 +31,9 @@ def _some_hidden(scores: Tensor) -> Tensor:
 
 def _stepping(
     larger: Callable[[Tensor, Tensor], Tensor] = lambda m, scores: torch.maximum(m, scores.amax(-1)),
-    powers: Callable[[Tensor, Tensor], Tensor] = lambda scores, m: (scores - m[..., None]).exp(),
+    powers: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda scores, new, old: (
+        scores - new[..., None]
+    ).exp(),
     worth: Callable[[Tensor, Tensor], Tensor] = lambda old, new: (old - new).exp(),
     old_sum: Callable[[Tensor, Tensor], Tensor] = lambda l, factor: l * factor,
     old_answer: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda o, factor, l: o * factor[..., None],
@@ -39,7 +41,7 @@ def _stepping(
 ) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
     def step(m: Tensor, l: Tensor, o: Tensor, scores: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         new = larger(m, scores)
-        p, factor = powers(scores, new), worth(m, new)
+        p, factor = powers(scores, new, m), worth(m, new)
         total = old_sum(l, factor) + p.sum(-1)
         answer = old_answer(o, factor, l) + p @ value
         return new, total, answer / total[..., None] if divide else answer
@@ -51,6 +53,15 @@ def _step(m: Tensor, l: Tensor, o: Tensor, scores: Tensor, value: Tensor) -> tup
     larger = torch.maximum(m, scores.amax(-1))
     p, factor = (scores - larger[..., None]).exp(), (m - larger).exp()
     return larger, l * factor + p.sum(-1), o * factor[..., None] + p @ value
+
+
+def _rescaled_too(scores: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return (scores - new[..., None]).exp() * (old - new).exp()[..., None]
+
+
+def _summing_to_1(scores: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    powers = (scores - new[..., None]).exp()
+    return powers / powers.sum(-1, keepdim=True)
 
 
 def _step_keeping_the_maximum(
@@ -158,9 +169,27 @@ STEP = Exercise(
         ),
         Mistake(
             "the block's powers relative to its own maximum",
-            _stepping(powers=lambda scores, m: (scores - scores.amax(-1, keepdim=True)).exp()),
+            _stepping(powers=lambda scores, new, old: (scores - scores.amax(-1, keepdim=True)).exp()),
             "The block's powers are taken against the block's own maximum, and then added to a sum that is "
             "relative to the new m. Subtract the new m in both.",
+        ),
+        Mistake(
+            "the block's powers relative to the old maximum",
+            _stepping(powers=lambda scores, new, old: (scores - old[..., None]).exp()),
+            "The block's powers are taken against the old m, and then added to a sum that is relative to the "
+            "new one. In the first block the old m is -∞. Subtract the new m.",
+        ),
+        Mistake(
+            "the block's powers rescaled as well",
+            _stepping(powers=_rescaled_too),
+            "The factor multiplies the new powers as well as the old ones. They are relative to the new m "
+            "already: only what was there before has to be rescaled.",
+        ),
+        Mistake(
+            "the block's powers made to sum to 1",
+            _stepping(powers=_summing_to_1),
+            "The block's powers are divided by their own sum, so every block counts the same. l and o are "
+            "sums of powers; the division waits until the last block.",
         ),
         Mistake(
             "old sum not rescaled",
@@ -209,8 +238,25 @@ STEP = Exercise(
             "divided before (the first FlashAttention keeps it so); here it never is.",
         ),
         Mistake(
+            "old answer multiplied by the old sum",
+            _stepping(old_answer=lambda o, factor, l: o * (l * factor)[..., None]),
+            "You multiply the old o by l, as if it had been divided before. It never was: o is a sum with "
+            "the same powers as l.",
+        ),
+        Mistake(
+            "no maximum anywhere",
+            _stepping(
+                powers=lambda scores, new, old: scores.exp(),
+                old_sum=lambda l, factor: l,
+                old_answer=lambda o, factor, l: o,
+            ),
+            "exp(scores) is added to the old l and o as they are. That overflows when scores are in the "
+            "hundreds, and l and o count powers relative to m. Subtract the new m, and rescale what was "
+            "there before.",
+        ),
+        Mistake(
             "exponentials without the maximum",
-            _stepping(powers=lambda scores, m: scores.exp()),
+            _stepping(powers=lambda scores, new, old: scores.exp()),
             "The block's powers are exp(scores), not exp(scores - m). They overflow, and they do not fit "
             "the old sum, which is counted relative to m.",
         ),
