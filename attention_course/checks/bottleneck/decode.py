@@ -16,9 +16,16 @@ def _look(query: Tensor, states: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     return shared.mixed(weights, states), weights
 
 
-def _look_without_tanh(query: Tensor, states: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    weights = ((query.unsqueeze(-2) + states) @ v).softmax(-1)
-    return shared.mixed(weights, states), weights
+def _looking(
+    score: Callable[[Tensor, Tensor, Tensor], Tensor], dim: int = -1
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Another look: ``score(query, states, v)``, the query with an axis for the states, then a softmax."""
+
+    def look(query: Tensor, states: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        weights = score(query.unsqueeze(-2), states, v).softmax(dim)
+        return shared.mixed(weights, states), weights
+
+    return look
 
 
 def _update(word: Tensor, context: Tensor, state: Tensor, start: Tensor) -> Tensor:
@@ -54,6 +61,22 @@ def _look_after_update(embedded: Tensor, start: Tensor, states: Tensor, v: Tenso
         decoder_states.append(state)
         weights.append(row)
     return torch.stack(decoder_states, 1), torch.stack(weights, 1)
+
+
+def _context_one_late(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor):
+    state, context = start, torch.zeros_like(start)
+    decoder_states, weights = [], []
+    for word in embedded.unbind(1):
+        found, row = _look(state, states, v)
+        state, context = _update(word, context, state, start), found
+        decoder_states.append(state)
+        weights.append(row)
+    return torch.stack(decoder_states, 1), torch.stack(weights, 1)
+
+
+def _words_one_late(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor):
+    words = torch.cat((torch.zeros_like(embedded[:, :1]), embedded[:, :-1]), 1)
+    return _decoder()(words, start, states, v)
 
 
 def _before_the_update(embedded: Tensor, start: Tensor, states: Tensor, v: Tensor):
@@ -161,9 +184,52 @@ DECODE = Exercise(
         ),
         Mistake(
             "no tanh in the score",
-            _decoder(look=_look_without_tanh),
+            _decoder(look=_looking(lambda query, states, v: (query + states) @ v)),
             "Without the tanh the query adds the same number, s · v, to every score, and the softmax "
             "cancels it: the weights do not depend on the query. Look inside the score.",
+        ),
+        Mistake(
+            "tanh of each alone in the score",
+            _decoder(look=_looking(lambda query, states, v: (query.tanh() + states.tanh()) @ v)),
+            "Query and state each go through a tanh of their own and are added afterwards. The query then "
+            "adds the same number to every score, and the softmax cancels it. They must meet inside.",
+        ),
+        Mistake(
+            "tanh after v",
+            _decoder(look=_looking(lambda query, states, v: ((query + states) @ v).tanh())),
+            "tanh goes over the finished score, which therefore lies between -1 and 1: no word can win by "
+            "much. In the formula v comes after the tanh.",
+        ),
+        Mistake(
+            "dot product as the score",
+            _decoder(look=_looking(lambda query, states, v: (query * states).sum(-1))),
+            "Your score is the dot product of query and state. Here it is the additive one: look at the "
+            "first line of the formula, and for v.",
+        ),
+        Mistake(
+            "softmax over the sentences",
+            _decoder(look=_looking(lambda query, states, v: (query + states).tanh() @ v, dim=0)),
+            "The weights sum to 1 over the batch: the sentences compete for a position. The words of one "
+            "sentence should. Look at dim.",
+        ),
+        Mistake(
+            "context of the step before",
+            _context_one_late,
+            "You look with the right state, but the context that comes of it goes into the next step's "
+            "update, and the first step has none. Each look belongs into the update that follows it.",
+        ),
+        Mistake(
+            "words one step late",
+            _words_one_late,
+            "The words have moved one place: the first step reads zeros. embedded holds the decoder's inputs "
+            "already, so that y_(i-1) of step i = 1 is the one with the index 0.",
+        ),
+        Mistake(
+            "the last word read first",
+            lambda embedded, *others: _decoder()(embedded.roll(1, dims=1), *others),
+            "The first step reads the last word, and every other step the word of the step before. In Python "
+            "an index of -1 counts from the end. Steps are numbered from 1 in the formula: which word does "
+            "the first of them read?",
         ),
         Mistake(
             "states before the update",

@@ -45,6 +45,16 @@ def _mixing(mix: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., tuple[Tens
     return look_back
 
 
+def _hidden_too_late(scores: Tensor, lengths: Tensor) -> Tensor:
+    weights = scores.softmax(-1) * _real(scores.shape[-1], lengths)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _no_maximum(scores: Tensor, lengths: Tensor) -> Tensor:
+    powers = scores.exp() * _real(scores.shape[-1], lengths)
+    return powers / powers.sum(-1, keepdim=True)
+
+
 def _look_back_in_place(scores: Tensor, states: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     scores[~_real(scores.shape[-1], lengths)] = -torch.inf
     return _look_back(scores, states, lengths)
@@ -131,14 +141,39 @@ LOOK_BACK = Exercise(
             "exponential 0?",
         ),
         Mistake(
-            "-1e9 as a score",
+            "a finite score for padding",
             _weighing(
                 lambda scores, lengths: scores.masked_fill(~_real(scores.shape[-1], lengths), -1e9).softmax(
                     -1
                 )
             ),
-            "Padding has the score -1e9. One case has scores lower than that, and there padding gets "
-            "all the weight. Which score is lower than all others?",
+            "Padding has a finite score, such as -1e4 or -1e9. One case has scores lower than that, and "
+            "there padding gets all the weight. Which score is lower than all others?",
+        ),
+        Mistake(
+            "padding hidden too late",
+            _weighing(_hidden_too_late),
+            "Padding is taken out too late. Where it scores far higher than the words, the maximum is its "
+            "own, the words' exponentials are 0 beside it, and dividing by their sum is 0 / 0. Hide it "
+            "before a maximum is looked for, as softmax does inside.",
+        ),
+        Mistake(
+            "overflow",
+            _weighing(_no_maximum),
+            "exp of a score far above 0 is infinite, and far below 0 it is 0, so the division gives NaN. "
+            "Only differences of scores count: which number can be taken from every score of a row first?",
+        ),
+        Mistake(
+            "the longest sentence's length for all",
+            _weighing(lambda scores, lengths: _hidden(scores, _real(scores.shape[-1], lengths.max()[None]))),
+            "Every sentence is cut where the longest one ends, so the padding of the others is seen. Look "
+            "for a max: each sentence has its own length.",
+        ),
+        Mistake(
+            "scores divided by √d",
+            lambda scores, states, lengths: _look_back(scores / states.shape[-1] ** 0.5, states, lengths),
+            "The scores are divided by √d_k. That is chapter 3's scale for dot products. These scores are "
+            "ready: nobody says that they are dot products.",
         ),
         Mistake(
             "the first sentence's length for all",

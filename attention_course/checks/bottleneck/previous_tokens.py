@@ -7,22 +7,38 @@ from torch import Tensor
 from attention_course.checks.bottleneck import shared
 from attention_course.checks.bottleneck.shared import NAME
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
-from attention_course.lab.data.pairs import BOS, PAD
+from attention_course.lab.data.pairs import BOS, EOS, PAD
 
 
-def _shifted(target: Tensor) -> Tensor:
-    start = torch.full_like(target[:, :1], BOS)
+def _shifted(target: Tensor, first: int = BOS) -> Tensor:
+    start = torch.full_like(target[:, :1], first)
     return torch.cat((start, target[:, :-1]), dim=1)
 
 
+def _behind(first: int, target: Tensor) -> Tensor:
+    """The target moved by one place, behind the token ``first``; padding where the target has it."""
+    return _shifted(target, first).masked_fill(target == PAD, PAD)
+
+
 def _previous_tokens(target: Tensor) -> Tensor:
-    return _shifted(target).masked_fill(target == PAD, PAD)
+    return _behind(BOS, target)
+
+
+def _last_column_padded(target: Tensor) -> Tensor:
+    previous = _previous_tokens(target)
+    previous[:, -1] = PAD
+    return previous
 
 
 def _first_overwritten(target: Tensor) -> Tensor:
     previous = target.clone()
     previous[:, 0] = BOS
     return previous
+
+
+def _first_overwritten_without_eos(target: Tensor) -> Tensor:
+    previous = _first_overwritten(target)
+    return previous.masked_fill(previous == EOS, PAD)
 
 
 def _one_too_many(target: Tensor) -> Tensor:
@@ -92,10 +108,41 @@ PREVIOUS_TOKENS = Exercise(
             "should. At the first step nothing has been written yet.",
         ),
         Mistake(
+            "<bos> written over the first word, <eos> taken out",
+            _first_overwritten_without_eos,
+            "<bos> and the padding are where they belong, but the words have not moved: each still stands "
+            "where it is to be written. Which word is the right one of the step before?",
+        ),
+        Mistake(
             "padding in front instead of <bos>",
-            lambda target: F.pad(target[:, :-1], (1, 0), value=PAD),
+            lambda target: _behind(PAD, target),
             "The free place in front holds 0, which is padding. Writing starts with <bos>, so that "
             "the decoder can tell a beginning from nothing at all.",
+        ),
+        Mistake(
+            "padding in front, and <eos> fed in",
+            lambda target: _shifted(target, PAD),
+            "The place in front holds 0, which is padding, where <bos> should start the writing. And after "
+            "a short sentence <eos> is fed in, where the target is padding and so should be the input.",
+        ),
+        Mistake(
+            "<eos> in front instead of <bos>",
+            lambda target: _behind(EOS, target),
+            "The place in front holds 2, which is <eos>: an end, where the writing starts. Which token says "
+            "that nothing has been written yet?",
+        ),
+        Mistake(
+            "padding where <eos> is to be written",
+            lambda target: _shifted(target).masked_fill(target == EOS, PAD),
+            "Where the target is <eos>, your input is padding. To write <eos> the decoder has to read the "
+            "last word. And behind it <eos> is fed in, where nothing is to be written. Of which of the two "
+            "rows does your mask ask what it is?",
+        ),
+        Mistake(
+            "last column always padding",
+            _last_column_padded,
+            "The last column of the inputs is padding in every row. A target that fills its row has "
+            "something to write there, and the decoder must read the word before it.",
         ),
         Mistake(
             "<eos> fed in",

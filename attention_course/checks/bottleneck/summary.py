@@ -36,6 +36,7 @@ SUMMARY = Exercise(
     minutes=10,
     reference=_summary,
     returns=("summary",),
+    unseen=("states",),
     cases=(
         Case("one decimal", lambda g: (tenths(g, 2, 3, 4), torch.tensor([2, 3]))),
         Case("batch", lambda g: (normal(g, 4, 6, 6), torch.tensor([3, 6, 1, 5]))),
@@ -67,6 +68,24 @@ SUMMARY = Exercise(
             "has an end of its own: look for a max, or for padding that is cut off first.",
         ),
         Mistake(
+            "the first sentence's end for all",
+            lambda states, lengths: _ends(states, lengths[:1] - 1, 0),
+            "The forward half of every sentence is read where the first one ends. Each sentence has an end "
+            "of its own: look for an index 0, or for a batch axis that was lost.",
+        ),
+        Mistake(
+            "backward half from the last column",
+            lambda states, lengths: _ends(states, lengths - 1, -1),
+            "The backward half comes from the last column. For a short sentence that is padding, and for the "
+            "longest it is the word at which the backward direction begins. Where does it end?",
+        ),
+        Mistake(
+            "each direction read where it begins",
+            lambda states, lengths: _ends(states, 0, lengths - 1),
+            "The forward half is read at the first word and the backward half at the last. There each "
+            "direction has read one word only. Which of the two ends with which word?",
+        ),
+        Mistake(
             "backward half from the last word",
             lambda states, lengths: _ends(states, lengths - 1, lengths - 1),
             "Both halves are read at the last word. The backward direction has only begun there: it "
@@ -82,6 +101,13 @@ SUMMARY = Exercise(
             lambda states, lengths: _ends(states, lengths, 0),
             "The forward half is read one place behind the last word: that is padding, or, for the "
             "longest sentence, no column at all. Positions count from 0.",
+        ),
+        Mistake(
+            "off by one: behind the last word where there is room",
+            lambda states, lengths: _ends(states, lengths.clamp(max=states.shape[1] - 1), 0),
+            "The forward half is read one place behind the last word, which is padding; only a sentence as "
+            "long as the batch is wide has its last word read, because nothing is behind it. Positions "
+            "count from 0: where does a sentence of three words end?",
         ),
         Mistake(
             "off by one: the last word but one",

@@ -1,5 +1,6 @@
 """Exercise 3: the loss of a batch."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -33,6 +34,14 @@ def _token_loss(logits: Tensor, target: Tensor) -> Tensor:
 def _from(losses: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     """The right mean of other losses per token."""
     return lambda logits, target: _mean(losses(logits, target), target != PAD)
+
+
+def _divided_by_the_words_of_all_runs(logits: Tensor, target: Tensor) -> Tensor:
+    return _token_loss(logits, target) / len(logits)
+
+
+def _padding_in_the_sum(logits: Tensor, target: Tensor) -> Tensor:
+    return _losses(logits, target).sum((-2, -1)) / (target != PAD).sum()
 
 
 def _summed(divisor: Callable[[Tensor], int]) -> Callable[[Tensor, Tensor], Tensor]:
@@ -99,6 +108,31 @@ TOKEN_LOSS = Exercise(
             "more padding, the smaller the loss. mean() after a mask does this.",
         ),
         Mistake(
+            "padding in the sum alone",
+            _padding_in_the_sum,
+            "You divide by the number of words, but the sum still holds the losses of the padding. Both "
+            "run over the same positions.",
+        ),
+        Mistake(
+            "logits of the padding made 0",
+            lambda logits, target: _padding_in_the_sum(logits * (target != PAD).unsqueeze(-1), target),
+            "The logits are 0 where the target is padding. That is no loss of 0: it is a model that knows "
+            "nothing, and each such position adds the logarithm of the number of words. Leave the losses "
+            "out, not the logits.",
+        ),
+        Mistake(
+            "only the padding counted",
+            lambda logits, target: _mean(_losses(logits, target), target == PAD),
+            "Your mean runs over the padding and leaves out the words. Is your mask True at words or at "
+            "padding, and which of the two does its use want?",
+        ),
+        Mistake(
+            "divided by the words of all runs",
+            _divided_by_the_words_of_all_runs,
+            "Each run's sum is divided by the number of words of all runs together, so the losses shrink "
+            "with every run beside them. How many words has one run read?",
+        ),
+        Mistake(
             "mean of the sentences' means",
             _mean_of_means,
             "You take a mean for each sentence and then the mean of these, so a word in a short "
@@ -142,6 +176,17 @@ TOKEN_LOSS = Exercise(
             "words of the vocabulary compete: they are the last axis. Look at dim.",
         ),
         Mistake(
+            "softmax over axis 1",
+            _from(lambda logits, target: -_of_target(logits.log_softmax(1), target)),
+            "The probabilities sum to 1 over axis 1, which holds the sentences: the runs stand in front of "
+            "them. The words of the vocabulary compete, and they are the last axis. Look at dim.",
+        ),
+        Mistake(
+            "logarithm to base 2",
+            lambda logits, target: _token_loss(logits, target) / math.log(2),
+            "This is the loss in bits. It is asked for in nats, with the natural logarithm.",
+        ),
+        Mistake(
             "<eos> left out",
             lambda logits, target: _mean(_losses(logits, target), target > EOS),
             "<eos> is not counted, so the model never learns to stop. Only padding is left out.",
@@ -163,6 +208,13 @@ TOKEN_LOSS = Exercise(
             _from(lambda logits, target: -_of_target(logits.softmax(-1).log(), target)),
             "With large logits the right word's probability is rounded to 0, and log 0 is -inf. "
             "log_softmax never makes the probability: it takes log Σ exp away from the logit.",
+        ),
+        Mistake(
+            "a small number added to the probability",
+            _from(lambda logits, target: -_of_target((logits.softmax(-1) + 1e-9).log(), target)),
+            "You add 1e-9 to the probability before the logarithm. With large logits the right word's is "
+            "rounded to 0, and only the logarithm of that number is left: 21 where 200 is right. log_softmax "
+            "never makes the probability, and needs nothing added.",
         ),
     ),
     hints=(

@@ -45,6 +45,15 @@ def _attention_late_scale(query: Tensor, key: Tensor, value: Tensor) -> tuple[Te
     return weights @ value, weights
 
 
+def _attention_by_the_values_width(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    weights = shared.softmax(query @ key.mT / value.shape[-1] ** 0.5)
+    return weights @ value, weights
+
+
+def _softmax_everywhere(scores: Tensor) -> Tensor:
+    return shared.softmax(scores.flatten(-2)).view_as(scores)
+
+
 def _attention_context_scaled(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     weights = shared.softmax(query @ key.mT)
     return weights @ value / query.shape[-1] ** 0.5, weights
@@ -111,6 +120,30 @@ ATTENTION = Exercise(
             _mixed(lambda query, key: shared.softmax(query @ key.mT / key.shape[-2] ** 0.5)),
             "The scale is √T_k, the number of keys, where √d_k belongs. Look at which axis you take "
             "the length of.",
+        ),
+        Mistake(
+            "d_k read from the first axis",
+            _mixed(lambda query, key: shared.softmax(query @ key.mT / len(key) ** 0.5)),
+            "The scale is √len(key). len counts along the first axis: that is the number of keys, or with a "
+            "batch in front the number of sentences. d_k is the width of a key. Count from the end.",
+        ),
+        Mistake(
+            "scaled by the values' width",
+            _attention_by_the_values_width,
+            "The scale is √d_v, the width of a value. The values have no part in a score: it is a sum over "
+            "the d_k products of query and key.",
+        ),
+        Mistake(
+            "later keys hidden",
+            _mixed(lambda query, key: shared.softmax(shared.causal(shared.scaled_scores(query, key)))),
+            "Some keys get the weight 0 that should be seen. Nothing is hidden in this exercise: look for a "
+            "mask.",
+        ),
+        Mistake(
+            "one softmax over the whole table",
+            _mixed(lambda query, key: _softmax_everywhere(shared.scaled_scores(query, key))),
+            "All weights of a table sum to 1 together, as if there were one query. Every row must sum to 1 "
+            "by itself.",
         ),
         Mistake(
             "softmax twice",

@@ -65,6 +65,12 @@ SCORES = Exercise(
             "many queries there are. Look at which axis you take the length of.",
         ),
         Mistake(
+            "d_k read from the first axis",
+            lambda query, key: query @ key.mT / len(key) ** 0.5,
+            "The scale is √len(key). len counts along the first axis: that is the number of keys, or with a "
+            "batch in front the number of sentences. d_k is the width of a key. Count from the end.",
+        ),
+        Mistake(
             "d_k read from axis 1",
             lambda query, key: query @ key.mT / query.shape[1] ** 0.5,
             "The scale is taken from shape[1]. That is d_k only as long as there is no batch and "
@@ -87,6 +93,12 @@ SCORES = Exercise(
             lambda query, key: query @ key.T / query.shape[-1] ** 0.5,
             "key.T reverses every axis, the batch too, and is right for a single matrix only. Look "
             "for the transpose that swaps just the last two axes.",
+        ),
+        Mistake(
+            "softmax of the scores",
+            lambda query, key: shared.softmax(shared.scaled_scores(query, key)),
+            "You return weights: a softmax has gone over the scores already. Scores are asked for, and those "
+            "may be any numbers. The softmax is the next exercise.",
         ),
         Mistake(
             "query changed in place",

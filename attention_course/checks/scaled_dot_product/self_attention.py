@@ -26,6 +26,11 @@ def _self_attention_weights(change):
     return self_attention
 
 
+def _by_the_values_width(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> Tensor:
+    query, key, value = _projected(x, w_query, w_key, w_value)
+    return shared.softmax(query @ key.mT / value.shape[-1] ** 0.5) @ value
+
+
 def _self_attention_in_place(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor) -> Tensor:
     w_query /= w_query.shape[-1] ** 0.5
     return shared.softmax((x @ w_query) @ (x @ w_key).mT) @ (x @ w_value)
@@ -133,6 +138,20 @@ SELF_ATTENTION = Exercise(
             "however long the sequence is. Look at which axis you measure.",
         ),
         Mistake(
+            "scaled by the length of the first axis",
+            _self_attention_weights(
+                lambda query, key, d_model: shared.softmax(query @ key.mT / len(key) ** 0.5)
+            ),
+            "The scale is taken from len(x), which counts along the first axis: tokens, or with a batch in "
+            "front sentences. A score is a sum over d_k products. Count from the end.",
+        ),
+        Mistake(
+            "scaled by the values' width",
+            _by_the_values_width,
+            "The scale is √d_v, the width of a value. The values have no part in a score: it is a sum over "
+            "the d_k columns of query and key.",
+        ),
+        Mistake(
             "no scale",
             _self_attention_weights(lambda query, key, d_model: shared.softmax(query @ key.mT)),
             "The softmax sees plain dot products. Divide them by √d_k first.",
@@ -152,6 +171,22 @@ SELF_ATTENTION = Exercise(
             ),
             "The columns of the weights sum to 1, not the rows. Each token shares its attention out "
             "among the keys, the last axis. Look at dim.",
+        ),
+        Mistake(
+            "softmax over axis 1",
+            _self_attention_weights(
+                lambda query, key, d_model: shared.softmax_over(1)(shared.scaled_scores(query, key))
+            ),
+            "The softmax runs over axis 1, which is the axis of the keys only without a batch in front. "
+            "Count from the end.",
+        ),
+        Mistake(
+            "later tokens hidden",
+            _self_attention_weights(
+                lambda query, key, d_model: shared.softmax(shared.causal(shared.scaled_scores(query, key)))
+            ),
+            "No token sees those behind it. Nothing is hidden in this exercise: every token gathers from all "
+            "tokens of its sequence. Look for a mask.",
         ),
         Mistake(
             "weights transposed",

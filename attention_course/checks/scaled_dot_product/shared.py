@@ -17,6 +17,11 @@ def scaled_scores(query: Tensor, key: Tensor) -> Tensor:
     return query @ key.mT / query.shape[-1] ** 0.5
 
 
+def causal(scores: Tensor) -> Tensor:
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+    return scores.masked_fill(later, -torch.inf)
+
+
 def softmax(scores: Tensor) -> Tensor:
     powers = torch.exp(scores - scores.amax(-1, keepdim=True))
     return powers / powers.sum(-1, keepdim=True)

@@ -21,6 +21,11 @@ def _softmax_one_maximum(scores: Tensor) -> Tensor:
     return powers / powers.sum(-1, keepdim=True)
 
 
+def _softmax_one_sum(scores: Tensor) -> Tensor:
+    powers = torch.exp(scores - scores.amax(-1, keepdim=True))
+    return powers / powers.sum()
+
+
 def _softmax_by_max(scores: Tensor) -> Tensor:
     powers = torch.exp(scores - scores.amax(-1, keepdim=True))
     return powers / powers.amax(-1, keepdim=True)
@@ -57,10 +62,13 @@ def _large(generator: Generator) -> tuple[Tensor]:
 
 
 def _one_far_above(generator: Generator) -> tuple[Tensor]:
-    """Only a row's maximum keeps every power finite."""
-    scores = tenths(generator, 3, 5)
+    """Only a row's maximum keeps every power finite. Its mean would do in the last two rows, and the first
+    score in one of them."""
+    scores = tenths(generator, 4, 5)
     scores[0, 3] += 400.0
     scores[1, :4] -= 400.0
+    scores[2, 1] -= 150.0
+    scores[3, 0] -= 150.0
     return (scores,)
 
 
@@ -111,6 +119,12 @@ SOFTMAX = Exercise(
             "itself: look at the axis of your sum.",
         ),
         Mistake(
+            "one sum for the whole tensor",
+            _softmax_one_sum,
+            "The maximum is each row's own, but all rows are divided by one sum, so that they sum to 1 "
+            "together. Every row must do so by itself: look at the axis of your sum.",
+        ),
+        Mistake(
             "overflow",
             shared.softmax_unstable,
             "exp(10000) is infinite and exp(-10000) is 0, so the division gives NaN. Softmax does "
@@ -124,6 +138,13 @@ SOFTMAX = Exercise(
             "below it becomes 0/0. Take each row's own maximum.",
         ),
         Mistake(
+            "rows of zeros",
+            lambda scores: _softmax_one_maximum(scores).nan_to_num(),
+            "The largest score of the whole tensor is taken from every row. The powers of a row that lies "
+            "far below are all 0 then; a small number in the divisor, or replacing the NaN afterwards, makes "
+            "a row of zeros of them. Take each row's own maximum.",
+        ),
+        Mistake(
             "the row's mean instead of its maximum",
             _less_by(lambda scores: scores.mean(-1, keepdim=True)),
             "The mean of the row is subtracted. A score far above it still overflows: subtract the largest.",
@@ -135,16 +156,22 @@ SOFTMAX = Exercise(
             "largest, so that no power is above 1.",
         ),
         Mistake(
+            "the row's first score instead of its maximum",
+            _less_by(lambda scores: scores[..., :1]),
+            "The first score of each row is subtracted. Where another one lies far above it, its power still "
+            "overflows: subtract the largest.",
+        ),
+        Mistake(
             "no exponential",
             lambda scores: scores / scores.sum(-1, keepdim=True),
             "The scores themselves are divided by their sum, so weights can be negative and the "
             "sum can be 0. Look for the exponential.",
         ),
         Mistake(
-            "divided by the largest instead of the sum",
+            "not divided by the sum",
             _softmax_by_max,
-            "The largest weight of each row is 1. Divide by the sum of the exponentials of a row, "
-            "not by the largest of them.",
+            "The largest weight of each row is 1: the exponentials are divided by the largest of them, or "
+            "by nothing once the largest score is taken away. Divide by their sum.",
         ),
         Mistake(
             "keepdim missing",

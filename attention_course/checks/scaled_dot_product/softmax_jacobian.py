@@ -17,6 +17,10 @@ def _outer(weights: Tensor) -> Tensor:
     return weights[..., :, None] * weights[..., None, :]
 
 
+def _identity(weights: Tensor) -> Tensor:
+    return torch.eye(weights.shape[-1], dtype=weights.dtype)
+
+
 def _jacobian_shared_outer(weights: Tensor) -> Tensor:
     rows = weights.reshape(-1, weights.shape[-1])
     return torch.diag_embed(weights) - rows.mT @ rows
@@ -104,7 +108,7 @@ SOFTMAX_JACOBIAN = Exercise(
         ),
         Mistake(
             "identity instead of diag(w)",
-            lambda weights: torch.eye(weights.shape[-1], dtype=weights.dtype) - _outer(weights),
+            lambda weights: _identity(weights) - _outer(weights),
             "The diagonal starts from 1 instead of w. Look at what δ is multiplied with.",
         ),
         Mistake(
@@ -112,6 +116,26 @@ SOFTMAX_JACOBIAN = Exercise(
             lambda weights: weights[..., :, None] * (1 - weights[..., None, :]),
             "This is w_i (1 - w_j) everywhere. That holds on the diagonal only: 1 must be δ_ij, "
             "which is 0 elsewhere.",
+        ),
+        Mistake(
+            "w_i for w_j inside",
+            lambda weights: weights[..., :, None] * (_identity(weights) - weights[..., :, None]),
+            "This is w_i (δ_ij - w_i): off the diagonal every entry of a row is the same. How far weight i "
+            "falls depends on j, whose score rises: look at the index inside the brackets.",
+        ),
+        Mistake(
+            "softmax of the weights",
+            lambda weights: _softmax_jacobian(weights.softmax(-1)),
+            "The weights go through softmax once more. They come out of it already: w stands in the formula "
+            "as it is.",
+        ),
+        Mistake(
+            "derivative of the logarithm",
+            lambda weights: (
+                _identity(weights) - weights[..., None, :].expand(*weights.shape, weights.shape[-1])
+            ),
+            "This is δ_ij - w_j, which says how the logarithm of weight i moves. One factor of the formula "
+            "is left out.",
         ),
         Mistake(
             "one outer product for all queries",

@@ -5,10 +5,16 @@ from collections.abc import Callable
 import torch
 from torch import Generator, Tensor
 
+from attention_course.checks.engine.asks import Effort, Function
 from attention_course.checks.engine.drawing import normal, tenths
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.score_functions import shared
 from attention_course.checks.score_functions.shared import NAME
+
+#: more than twice what the reference does in its longest case, "wide"
+WORK = 30_000
+#: what another way does there, somewhat less
+USUAL = ((40_000, "So much it takes to project a query or a key once for each pair."),)
 
 
 def _additive(query: Tensor, key: Tensor, query_weight: Tensor, key_weight: Tensor, v: Tensor) -> Tensor:
@@ -48,6 +54,7 @@ ADDITIVE = Exercise(
     difficulty=2,
     minutes=10,
     reference=_additive,
+    asks=Function(effort=Effort(entries=50_000, operations=10_000, work=WORK, known=USUAL)),
     returns=("scores",),
     cases=(
         Case(
@@ -62,6 +69,8 @@ ADDITIVE = Exercise(
             "batch and heads, float64",
             lambda g: _additive_inputs(g, (2, 3, 5, 4), (2, 3, 7, 6), 8, torch.float64),
         ),
+        # to project is most of the work here: who does it for each pair is far above the bound
+        Case("wide", lambda g: _additive_inputs(g, (10, 40), (12, 36), 8)),
         Case("gradient", lambda g: _additive_inputs(g, (3, 4), (5, 6), 7), gradient=True),
     ),
     mistakes=(

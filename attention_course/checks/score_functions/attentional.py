@@ -64,6 +64,23 @@ def _loud(generator: Generator) -> tuple[Tensor, ...]:
     return *lifted(decoder, encoder, height), lengths, weight
 
 
+def _far_below(generator: Generator) -> tuple[Tensor, ...]:
+    """Scores near -12000, in float64, where they still differ."""
+    decoder, encoder, lengths, weight = _luong_inputs(generator, 3, 5, 4, 6, 3, 5, 2, dtype=torch.float64)
+    weight[0] = 0.0
+    return *lifted(decoder, encoder, -6000.0), lengths, weight
+
+
+def _hidden_too_late(decoder: Tensor, encoder: Tensor, lengths: Tensor) -> Tensor:
+    weights = (decoder @ encoder.mT).softmax(-1) * shared.real(encoder.shape[-2], lengths)
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def _no_maximum(decoder: Tensor, encoder: Tensor, lengths: Tensor) -> Tensor:
+    powers = (decoder @ encoder.mT).exp() * shared.real(encoder.shape[-2], lengths)
+    return powers / powers.sum(-1, keepdim=True)
+
+
 ATTENTIONAL = Exercise(
     name=f"{NAME}.attentional",
     title="Luong's order: all steps at once",
@@ -72,6 +89,7 @@ ATTENTIONAL = Exercise(
     minutes=10,
     reference=_luong(),
     returns=("attentional", "weights"),
+    unseen=("encoder",),
     distributions=("weights",),
     hidden=("weights",),
     cases=(
@@ -89,6 +107,7 @@ ATTENTIONAL = Exercise(
         Case("square weight", lambda g: _luong_inputs(g, 3, 5, 4, 8, 5, 2)),
         Case("no padding, float64", lambda g: _luong_inputs(g, 5, 5, 4, 6, 5, 5, dtype=torch.float64)),
         Case("padding scores high, float64", _loud),
+        Case("scores far below 0, float64", _far_below),
         Case("gradient", lambda g: _luong_inputs(g, 3, 5, 4, 6, 4, 5), gradient=True),
     ),
     mistakes=(
@@ -153,6 +172,31 @@ ATTENTIONAL = Exercise(
             ),
             "Padding gets no weight, but the rows no longer sum to 1: softmax has already shared "
             "out to padding. Look at what comes first, mask or softmax.",
+        ),
+        Mistake(
+            "padding hidden too late",
+            _luong(_hidden_too_late),
+            "Padding is taken out too late. Where it scores far higher than the words, the maximum is its "
+            "own, the words' exponentials are 0 beside it, and dividing by their sum is 0 / 0. Hide it "
+            "before a maximum is looked for, as softmax does inside.",
+        ),
+        Mistake(
+            "overflow",
+            _luong(_no_maximum),
+            "exp of a score far above 0 is infinite, and far below 0 it is 0, so the division gives NaN. "
+            "Only differences of scores count: which number can be taken from every score of a row first?",
+        ),
+        Mistake(
+            "off by one: some padding is seen",
+            _luong(lambda decoder, encoder, lengths: _look(decoder, encoder, lengths + 1)),
+            "One place behind the last word is seen as well. Positions count from 0, so the last word stands "
+            "at lengths - 1: look at < and <=.",
+        ),
+        Mistake(
+            "the longest sentence's length for all",
+            _luong(lambda decoder, encoder, lengths: _look(decoder, encoder, lengths.max()[None])),
+            "Every sentence is cut where the longest one ends, so the padding of the others is seen. Look "
+            "for a max: each sentence has its own length.",
         ),
         Mistake(
             "softmax over the queries",

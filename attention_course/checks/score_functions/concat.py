@@ -26,6 +26,12 @@ def _concat(query: Tensor, key: Tensor, weight: Tensor, v: Tensor) -> Tensor:
     return (_joined(query, key) @ weight).tanh() @ v
 
 
+def _apart(query: Tensor, key: Tensor, weight: Tensor, v: Tensor) -> Tensor:
+    """A tanh over each part alone."""
+    of_query, of_key = weight.split([query.shape[-1], key.shape[-1]])
+    return ((query @ of_query).tanh().unsqueeze(-2) + (key @ of_key).tanh().unsqueeze(-3)) @ v
+
+
 def _concat_out_of_order(query: Tensor, key: Tensor, weight: Tensor, v: Tensor) -> Tensor:
     """The rows of pairs run through the queries fastest, and are cut as if through the keys."""
     T_q, T_k = query.shape[-2], key.shape[-2]
@@ -97,6 +103,18 @@ CONCAT = Exercise(
             lambda query, key, weight, v: (_joined(query, key) @ weight @ v).tanh(),
             "tanh goes over the finished score, which therefore lies between -1 and 1. It belongs "
             "over the hidden numbers, between weight and v.",
+        ),
+        Mistake(
+            "tanh of each part alone",
+            _apart,
+            "Query and key each go through a tanh of their own and are added afterwards. Then the query adds "
+            "the same number to every score of its row. They must meet inside the tanh.",
+        ),
+        Mistake(
+            "softmax of the scores",
+            lambda query, key, weight, v: _concat(query, key, weight, v).softmax(-1),
+            "You return weights: a softmax has gone over the scores already. Scores are asked for, and those "
+            "may be any numbers.",
         ),
         Mistake(
             "v left out",

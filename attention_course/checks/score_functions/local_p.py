@@ -25,6 +25,8 @@ def _local(
         shared.softmax_where(scores, seen) * bell
     ),
     first: int = 0,
+    distance: Callable[[Tensor], Tensor] = lambda offsets: offsets**2,
+    words: Callable[[Tensor], Tensor] = lambda lengths: lengths,
 ) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     """local-p with one of its parts exchanged; offsets are how far each key lies behind the centre."""
 
@@ -32,8 +34,8 @@ def _local(
         T_k = scores.shape[-1]
         positions = torch.arange(first, first + T_k)
         offsets = positions - centres(place, lengths, T_k).unsqueeze(-1)  # [B, T_q, T_k]
-        bell = torch.exp(-(offsets**2) / twice_variance)
-        return weigh(scores, seen(offsets, shared.real(T_k, lengths)), bell)
+        bell = torch.exp(-distance(offsets) / twice_variance)
+        return weigh(scores, seen(offsets, shared.real(T_k, words(lengths))), bell)
 
     return local_p
 
@@ -47,6 +49,10 @@ def _softmax_over_all_words(scores: Tensor, place: Tensor, lengths: Tensor) -> T
 def _renormalised(scores: Tensor, seen: Tensor, bell: Tensor) -> Tensor:
     weights = shared.softmax_where(scores, seen) * bell
     return weights / weights.sum(-1, keepdim=True)
+
+
+def _finite_outside(scores: Tensor, seen: Tensor, bell: Tensor) -> Tensor:
+    return scores.masked_fill(~seen, -1e4).softmax(-1) * bell
 
 
 def _local_inputs(
@@ -63,6 +69,12 @@ def _local_inputs(
 def _loud(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
     scores, place, lengths = _local_inputs(generator, 4, 12, 10, 12)
     return loud(scores, _local()(scores, place, lengths) > 0), place, lengths
+
+
+def _far_below(generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Scores near -12000, in float64, where they still differ."""
+    scores, place, lengths = _local_inputs(generator, 4, 11, 11, 7, dtype=torch.float64)
+    return scores - 12_000, place, lengths
 
 
 LOCAL_P = Exercise(
@@ -84,6 +96,7 @@ LOCAL_P = Exercise(
         Case("short sentences", lambda g: _local_inputs(g, 5, 10, 1, 2, 4)),
         Case("no padding, float64", lambda g: _local_inputs(g, 6, 11, 11, 11, dtype=torch.float64)),
         Case("high outside of the window", _loud),
+        Case("scores far below 0, float64", _far_below),
         Case("gradient", lambda g: _local_inputs(g, 4, 10, 8, 10), gradient=True),
     ),
     mistakes=(
@@ -98,6 +111,24 @@ LOCAL_P = Exercise(
             _softmax_over_all_words,
             "The softmax runs over the whole sentence, and only then the far words are cut off. The "
             "window comes first: the softmax shares out among its words only.",
+        ),
+        Mistake(
+            "both masks after the softmax",
+            _local(weigh=lambda scores, seen, bell: scores.softmax(-1) * seen * bell),
+            "The softmax runs over everything, padding too, and only then window and sentence are cut out. "
+            "What is hidden has taken its share by then. Look at what comes first.",
+        ),
+        Mistake(
+            "a finite score outside of the window",
+            _local(weigh=_finite_outside),
+            "What is hidden has a finite score, such as -1e4. One case has scores lower than that, and there "
+            "it takes all the weight from the window. Which score is lower than all others?",
+        ),
+        Mistake(
+            "0 as the score outside of the window",
+            _local(weigh=lambda scores, seen, bell: (scores * seen).softmax(-1) * bell),
+            "What is hidden has the score 0, and exp(0) = 1: it still gets weight. Which score has the "
+            "exponential 0?",
         ),
         Mistake(
             "no Gaussian",
@@ -129,6 +160,28 @@ LOCAL_P = Exercise(
             "The squared distance is divided by 2σ instead of 2σ².",
         ),
         Mistake(
+            "2 left out of 2σ²",
+            _local(twice_variance=(REACH / 2) ** 2),
+            "The squared distance is divided by σ², so the bell is too narrow. Look in front of σ².",
+        ),
+        Mistake(
+            "multiplied by σ²",
+            _local(twice_variance=2 / (REACH / 2) ** 2),
+            "The squared distance is halved and multiplied by σ². In Python a / 2 * b is (a / 2) * b: what "
+            "stands under the line?",
+        ),
+        Mistake(
+            "sign of the exponent",
+            _local(twice_variance=-2 * (REACH / 2) ** 2),
+            "The bell is upside down: it grows with the distance from p, and weights are above 1. Look at "
+            "the sign in front of the fraction.",
+        ),
+        Mistake(
+            "distance not squared",
+            _local(distance=torch.abs),
+            "The exponent holds the distance from p, not its square. Words near p lose too much.",
+        ),
+        Mistake(
             "window without its rim",
             _local(seen=lambda offsets, real: (offsets.abs() < REACH) & real),
             "A word exactly D away from p is hidden. The window [p - D, p + D] has its rim: <=, not <.",
@@ -138,6 +191,24 @@ LOCAL_P = Exercise(
             _local(centres=lambda place, lengths, T_k: T_k * place.sigmoid()),
             "p is T_k · sigmoid(place): the padded width. The same sentence in a wider batch would "
             "look elsewhere. S is each sentence's own length.",
+        ),
+        Mistake(
+            "S - 1 for S",
+            _local(centres=lambda place, lengths, T_k: (lengths[:, None] - 1) * place.sigmoid()),
+            "p is a share of S - 1, the place of the last word. In equation 9 it is a share of S, the number "
+            "of words, so that p can lie behind the last.",
+        ),
+        Mistake(
+            "no sigmoid",
+            _local(centres=lambda place, lengths, T_k: lengths[:, None] * place),
+            "p is S · place, which may lie far outside of the sentence: some windows hold no word at all, "
+            "and their rows come to nothing. What makes a share between 0 and 1 of any number?",
+        ),
+        Mistake(
+            "padding behind the last word seen",
+            _local(words=lambda lengths: lengths + 1),
+            "Where the window sticks out of the sentence, one place of padding is seen. Positions count from "
+            "0, so the last word stands at lengths - 1: look at < and <=.",
         ),
         Mistake(
             "padding in the window",
@@ -150,6 +221,12 @@ LOCAL_P = Exercise(
             _local(first=1),
             "Your first word stands at position 1, so everything lies one place too far to the "
             "right of p. Positions count from 0 here, as in torch.arange(T_k).",
+        ),
+        Mistake(
+            "centre rounded down",
+            _local(centres=lambda place, lengths, T_k: (lengths[:, None] * place.sigmoid()).floor()),
+            "p is cut down to a whole number, as floor and long() do. It is a real number: the window moves "
+            "by up to a place, and no gradient gets through.",
         ),
         Mistake(
             "centre rounded",
