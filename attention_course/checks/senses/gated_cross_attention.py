@@ -94,6 +94,7 @@ GATED_CROSS_ATTENTION = Exercise(
     minutes=20,
     reference=_gated(),
     returns=("output", "weights"),
+    unseen=("image",),
     hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),
     cases=(

@@ -138,6 +138,7 @@ SPELL = Exercise(
     minutes=20,
     reference=_spelled(),
     returns=("logits", "state", "context", "weights"),
+    unseen=("memory",),
     distributions=("weights",),
     hidden=("weights",),
     cases=(
