@@ -181,13 +181,21 @@ READER = Exercise(
             "blind to itself",
             _sees(lambda past, word: past.tril(-1) & word),
             "A position does not see its own token. It may: only what is behind it is to be guessed. And the "
-            "first one sees nothing at all, which gives NaN.",
+            "first one sees nothing at all: its softmax is 0/0.",
         ),
         Mistake(
             "padding along the queries",
             _sees(lambda past, word: past & word.mT),
             "The rows of padded queries are hidden, with or without the padded keys. Such a row sees "
             "nothing, and its logits are NaN. Padding is a matter of the keys: [batch, 1, T].",
+        ),
+        Mistake(
+            "padded positions find nothing",
+            _with(
+                weights=lambda self, s, past, word: _seeing(s, past & word & word.mT).nan_to_num(),
+            ),
+            "The rows of padded positions are hidden as well, and their weights are 0. Padding is hidden as "
+            "a key only: a padded position looks at the words before it, as it did.",
         ),
         Mistake(
             "the past hidden",
