@@ -123,11 +123,14 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _checked(path: Path, notebook, seconds: float) -> list:
-    from attention_course.checks.engine import kernel
+    from attention_course.checks.engine import kernel, plain
     from attention_course.checks.engine import notebook as reader
 
     with _progress_bar(len(notebook.cells), "cell", path.name) as bar:
         exercises, unfinished = kernel.execute(notebook, path.resolve().parent, seconds, bar.update)
+    why = path.suffix == ".py" and plain.not_imported(notebook.cells[0].raised, unfinished)
+    if why:
+        raise reader.NotebookError(f"{path}: {why}")
     return reader.results(str(path), notebook, exercises, unfinished)
 
 

@@ -281,6 +281,15 @@ def test_one_bad_file_and_two_good_ones(tmp_path, capfd):
     assert "Nothing is written" not in out and f"{OTHERS[0]}: not" not in out  # the table says it
 
 
+def test_a_plain_file_with_an_error_in_it_is_told_once(tmp_path, capfd):
+    path = tmp_path / "gpt.py"
+    path.write_text("class GPT\n    pass\n")
+    code, out, err = call(path, capsys=capfd)
+    assert (code, out) == (2, "")
+    why = "it could not be imported: SyntaxError in line 1: `class GPT` (expected ':')"
+    assert err == f"attention-course: {path}: {why}\n"
+
+
 def test_where_nothing_can_be_checked_nothing_is_printed(tmp_path, capsys):
     code, out, err = call(tmp_path, tmp_path / "none.ipynb", "--json", capsys=capsys)
     assert (code, out, err.count("\n")) == (2, "", 2)

@@ -48,6 +48,13 @@ def attend(layer, normed, heads):
     return told
 
 
+def without_layers(state, sentence):
+    """Logits where nothing of what the layers tell is left."""
+    token, position, *_, gain, shift = state
+    x = [token[index] + position[place] for place, index in enumerate(sentence)]
+    return np.array([token @ norm(one, gain, shift) for one in x])
+
+
 def speak(state, tokens):
     """Logits of one sentence, [T, vocabulary]; heads are as many as the cases have at this width."""
     token, position, *rest = state
@@ -69,7 +76,8 @@ def logits(*inputs):
     *state, tokens = inputs
     said = np.array([speak(state, sentence) for sentence in tokens])
     parameters = sum(one.size for one in state)
-    return said, np.zeros((len(tokens), tokens.shape[1] - 1), np.float32), np.array(parameters)
+    dropped = np.array([without_layers(state, sentence) for sentence in tokens])
+    return said, np.zeros((len(tokens), tokens.shape[1] - 1), np.float32), np.array(parameters), dropped
 
 
 def generate(*inputs):
@@ -81,16 +89,18 @@ def generate(*inputs):
     return np.array(found)
 
 
-def pairs_loss(logits, tokens):
-    """Mean surprise at each next token, and its slope in every row of a table of logits."""
-    slope, total, asked = np.zeros_like(logits), 0.0, 0
+def pairs_loss(rows, tokens):
+    """Mean surprise at each next token, and its slope in every row: one for each token, the last for all."""
+    slope, total, asked = np.zeros_like(rows), 0.0, 0
     for sentence in tokens:
         for one, following in pairwise(sentence):
-            shares = np.exp(logits[one] - logits[one].max())
+            logits = rows[one] + rows[-1]
+            shares = np.exp(logits - logits.max())
             shares /= shares.sum()
             total, asked = total - math.log(shares[following]), asked + 1
-            slope[one] += shares
-            slope[one, following] -= 1
+            for row in (one, -1):
+                slope[row] += shares
+                slope[row, following] -= 1
     return total / asked, slope / asked
 
 

@@ -10,7 +10,8 @@ from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.engine.scenes import Scene
 from attention_course.checks.engine.surroundings import undisturbed
 
-_SIZES = sizes(13, 60, 24, 3)
+#: written in evaluation mode, where dropout does nothing
+_SIZES = sizes(13, 60, 24, 3, dropout=0.3)
 #: two tokens nearer to each other than this might be told apart otherwise on another machine
 _GAP = 5e-4
 
@@ -79,6 +80,55 @@ def _values_not_kept(self: Layer, x: Tensor, cache: Cache) -> tuple[Tensor, Cach
     return self.output(self.merge(weights @ value)), kept
 
 
+def _placed(kept: bool) -> type[GPT]:
+    """Each token at its own position, but nothing is ``kept`` of those before it, or of the prompt alone."""
+
+    def continued(self: GPT, tokens: Tensor, newest: Tensor, caches: list[Cache] | None) -> tuple:
+        self.place = tokens.shape[1] - newest.shape[1]
+        logits, found = self.read(newest, caches if kept else None)
+        self.place = 0
+        return logits, caches or found
+
+    def embedded(self: GPT, tokens: Tensor, start: int) -> Tensor:
+        return GPT.embedded(self, tokens, getattr(self, "place", 0) or start)
+
+    return with_model(continued=continued, embedded=embedded)
+
+
+class _SeesAhead(GPT):
+    """Its mask is left out while it writes, for a single query needs none."""
+
+    def continued(self, tokens: Tensor, newest: Tensor, caches: list[Cache] | None) -> tuple:
+        for layer in self.layers:
+            layer.mask = lambda T_q, T_k: torch.ones(T_q, T_k, dtype=torch.bool)
+        found = self.read(newest, caches)
+        for layer in self.layers:
+            del layer.mask
+        return found
+
+
+def _one_cache(self: GPT, tokens: Tensor, caches: list[Cache] | None) -> tuple[Tensor, list[Cache]]:
+    cache = caches and caches[0]
+    x = self.embedded(tokens, cache[0].shape[-2] // len(self.layers) if cache else 0)
+    for layer in self.layers:
+        x, cache = layer(x, cache)
+    return self.spoken(self.normed(x)), [cache]
+
+
+class _GoesOn(GPT):
+    """What it has kept is never put away."""
+
+    @torch.no_grad()
+    def generate(self, tokens: Tensor, number: int, temperature: float = 1.0) -> Tensor:
+        newest, caches = tokens, getattr(self, "caches", None)
+        for _ in range(number):
+            logits, caches = self.read(newest, caches)
+            newest = self.chosen(logits[:, -1], temperature)
+            tokens = torch.cat((tokens, newest), 1)
+        self.caches = caches
+        return tokens
+
+
 GENERATE = Exercise(
     name=f"{NAME}.generate",
     title="It writes",
@@ -91,7 +141,8 @@ GENERATE = Exercise(
         given=("prompt", "number"),
         called=f"{BUILT}.generate(tokens, number, temperature)",
         state=STATE,
-        told={"times": 10},
+        # with a cache it is about 1, where all is read again 14 and more
+        told={"times": 3},
         noun="model",
     ),
     returns=("tokens",),
@@ -106,6 +157,20 @@ GENERATE = Exercise(
             with_model(continued=lambda self, tokens, newest, caches: self.read(tokens, None)),
             "The text is right, but all of it is read again for each token. Keep the keys and values of "
             "every layer, and let a step read the newest token only.",
+        ),
+        Mistake(
+            "a cache that is never empty again",
+            _GoesOn,
+            "A second call of generate, or a call of forward behind it, finds what the first has kept.",
+        ),
+        Mistake(
+            "in training mode",
+            with_model(
+                generate=lambda self, tokens, *rest, **named: GPT.generate(
+                    self.train(), tokens, *rest, **named
+                )
+            ),
+            "model.train() is for the step of training. Who writes has called eval() before.",
         ),
         Mistake(
             "every new token at position 0",
@@ -136,6 +201,39 @@ GENERATE = Exercise(
             with_model(continued=_only_the_prompt),
             "What a step adds to the cache is lost: every new token sees the prompt and itself, not the "
             "tokens written before it.",
+        ),
+        Mistake(
+            "the newest token alone, in its place",
+            _placed(kept=False),
+            "A step reads the newest token, at its right position, and knows no other: keys and values of "
+            "those before it are not kept, or not used.",
+        ),
+        Mistake(
+            "only the prompt is kept, positions right",
+            _placed(kept=True),
+            "What a step adds to the cache is lost: every new token, at its right position, sees the prompt "
+            "and itself, not the tokens written before it.",
+        ),
+        Mistake(
+            "the prompt sees ahead",
+            _SeesAhead,
+            "While it writes, your model has no mask. A single query needs none, but the prompt goes in as "
+            "one piece, and its tokens see those behind them.",
+        ),
+        Mistake(
+            "one cache for all layers",
+            with_model(read=_one_cache),
+            "All layers put their keys and values into one cache, and each sees those of the others. Every "
+            "layer needs its own; [cache] * n is n times the same one.",
+        ),
+        Mistake(
+            "the first row's token for all",
+            with_model(
+                chosen=lambda self, logits, temperature: GPT.chosen(self, logits[:1], temperature).expand(
+                    len(logits), 1
+                )
+            ),
+            "All sentences of the batch go on with the token of the first. Each row has its own.",
         ),
         Mistake(
             "the last token read twice",

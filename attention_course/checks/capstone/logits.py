@@ -1,5 +1,7 @@
 """Milestone 2: the model. A given state gives given logits, nothing leaks, and the parameters are counted."""
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Generator, Tensor, nn
@@ -46,42 +48,49 @@ def _over_queries(self: Layer, scores: Tensor) -> Tensor:
 
 def _post_norm(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
     told, cache = self.attend(x, cache)
+    told = self.dropped(told)
     x = self.norm_1(x + told)
-    return self.norm_2(x + self.feed(x)), cache
+    return self.norm_2(x + self.dropped(self.feed(x))), cache
 
 
 def _norm_what_is_told(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
     told, cache = self.attend(x, cache)
+    told = self.dropped(told)
     x = x + self.norm_1(told)
-    return x + self.norm_2(self.feed(x)), cache
+    return x + self.norm_2(self.dropped(self.feed(x))), cache
 
 
 def _no_residual_around_attention(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
-    x, cache = self.attend(self.norm_1(x), cache)
-    return x + self.feed(self.norm_2(x)), cache
+    told, cache = self.attend(self.norm_1(x), cache)
+    x = self.dropped(told)
+    return x + self.dropped(self.feed(self.norm_2(x))), cache
 
 
 def _no_residual_around_feed(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
     told, cache = self.attend(self.norm_1(x), cache)
-    return self.feed(self.norm_2(x + told)), cache
+    told = self.dropped(told)
+    return self.dropped(self.feed(self.norm_2(x + told))), cache
 
 
 def _residual_of_the_normed(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
     normed = self.norm_1(x)
     told, cache = self.attend(normed, cache)
+    told = self.dropped(told)
     normed = self.norm_2(normed + told)
-    return normed + self.feed(normed), cache
+    return normed + self.dropped(self.feed(normed)), cache
 
 
 def _side_by_side(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
     told, cache = self.attend(self.norm_1(x), cache)
-    return x + told + self.feed(self.norm_2(x)), cache
+    told = self.dropped(told)
+    return x + told + self.dropped(self.feed(self.norm_2(x))), cache
 
 
 def _one_norm_for_both(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
     told, cache = self.attend(self.norm_1(x), cache)
+    told = self.dropped(told)
     x = x + told
-    return x + self.feed(self.norm_1(x)), cache
+    return x + self.dropped(self.feed(self.norm_1(x))), cache
 
 
 def _heads_cut_from_tokens(self: Layer, x: Tensor) -> Tensor:
@@ -131,6 +140,41 @@ def _dropped(self: Layer, x: Tensor) -> Tensor:
     return F.dropout(x, self.dropout.p)
 
 
+def _embedding_dropped(self: GPT, tokens: Tensor, start: int) -> Tensor:
+    return self.layers[0].dropout(GPT.embedded(self, tokens, start))
+
+
+def _over_heads(self: Layer, scores: Tensor) -> Tensor:
+    return scores.masked_fill(~self.mask(*scores.shape[-2:]), -1e9).softmax(1)
+
+
+def _no_residuals(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
+    told, cache = self.attend(self.norm_1(x), cache)
+    told = self.dropped(told)
+    return self.dropped(self.feed(self.norm_2(told))), cache
+
+
+def _no_second_norm(self: Layer, x: Tensor, cache: Cache = None) -> tuple[Tensor, Cache]:
+    told, cache = self.attend(self.norm_1(x), cache)
+    told = self.dropped(told)
+    x = x + told
+    return x + self.dropped(self.feed(x)), cache
+
+
+def _loaded_as(**names: str) -> Callable:
+    """``load`` that gives a part of each layer the numbers of another."""
+
+    def load(self: GPT, state: dict[str, Tensor]) -> None:
+        taken = {}
+        for name in state:
+            start, _, kind = name.rpartition(".")
+            before, _, part = start.rpartition(".")
+            taken[name] = state[f"{before}.{names[part]}.{kind}"] if part in names else state[name]
+        self.load_state_dict(taken)
+
+    return load
+
+
 # Cases ----------------------------------------------------------------------------------------
 
 _SMALL, _WIDE = sizes(5, 6, 8, 2), sizes(11, 12, 24, 3, dropout=0.4)
@@ -148,7 +192,7 @@ LOGITS = Exercise(
     minutes=60,
     reference=GPT,
     asks=Scene("said", given=("tokens",), called=f"{BUILT}(tokens)", state=STATE, noun="model"),
-    returns=("logits", "leak", "parameters"),
+    returns=("logits", "leak", "parameters", "logits with all dropped"),
     cases=(
         Case("two sentences", lambda g: _case(g, _SMALL, 2, 5), arguments=_SMALL),
         Case("as long as can be, built with dropout", lambda g: _case(g, _WIDE, 3, 12), arguments=_WIDE),
@@ -195,6 +239,24 @@ LOGITS = Exercise(
             "scores have taken their share.",
         ),
         Mistake(
+            "softmax over the heads",
+            with_layer(weights=_over_heads),
+            "The weights sum to 1 over the heads. Each query shares out its attention in each head by "
+            "itself: over the keys, the last axis.",
+        ),
+        Mistake(
+            "query and key exchanged",
+            with_model(load=_loaded_as(query="key", key="query")),
+            "Keys ask and queries answer: the two have changed places, in load or in the product. If one "
+            "matrix makes them all, in which order does load join its parts, and in which are they cut?",
+        ),
+        Mistake(
+            "key and value exchanged",
+            with_model(load=_loaded_as(key="value", value="key")),
+            "Key and value have changed places. If one matrix makes them all, in which order does load join "
+            "its parts, and in which are they cut?",
+        ),
+        Mistake(
             "softmax over the queries",
             with_layer(weights=_over_queries),
             "The weights sum to 1 over the queries. Each query shares out its own attention: over the keys, "
@@ -210,6 +272,11 @@ LOGITS = Exercise(
             with_model(embedded=_by_the_batch),
             "The first sentence gets position 0, the second position 1: the positions run along the batch. "
             "tokens is [batch, T]: count its last axis.",
+        ),
+        Mistake(
+            "positions from 1",
+            with_model(embedded=lambda self, tokens, start: GPT.embedded(self, tokens, start + 1)),
+            "Your first token gets the second position. Positions begin with 0.",
         ),
         Mistake(
             "no last norm",
@@ -240,6 +307,17 @@ LOGITS = Exercise(
             "The second half replaces its tokens by what it tells. Add it to them.",
         ),
         Mistake(
+            "no residuals",
+            with_layer(forward=_no_residuals),
+            "Each half replaces its tokens by what it tells, and they are lost. Both add it to them.",
+        ),
+        Mistake(
+            "no second norm",
+            with_layer(forward=_no_second_norm),
+            "The feed-forward network reads the tokens as they are. It has a norm in front of it, as the "
+            "attention has.",
+        ),
+        Mistake(
             "residual of the normed tokens",
             with_layer(forward=_residual_of_the_normed),
             "What a half tells is added to the normed tokens: x = norm(x); x + f(x). Add it to the tokens as "
@@ -265,6 +343,11 @@ LOGITS = Exercise(
             "scaled by the model's width",
             with_layer(scale=lambda self, key: (self.num_heads * key.shape[-1]) ** 0.5),
             "The scores are divided by √d_model. A query and a key have only d_model / num_heads numbers.",
+        ),
+        Mistake(
+            "scaled by the width, not its root",
+            with_layer(scale=lambda self, key: key.shape[-1]),
+            "The scores are divided by the width of a head. Divide them by its root.",
         ),
         Mistake(
             "heads cut from the tokens",
@@ -329,9 +412,28 @@ LOGITS = Exercise(
             "return the logits.",
         ),
         Mistake(
+            "log-probabilities",
+            with_model(spoken=lambda self, x: GPT.spoken(self, x).log_softmax(-1)),
+            "forward returns the logarithms of probabilities. Cross-entropy does not notice, but these are "
+            "not the logits.",
+        ),
+        Mistake(
             "dropout that is always on",
             with_layer(dropped=_dropped),
             "F.dropout drops in evaluation, too, unless it is told training=self.training. nn.Dropout knows.",
+        ),
+        Mistake(
+            "dropout that drops nothing",
+            with_layer(dropped=lambda self, x: x),
+            "In training mode, and built to drop nearly all, your model says what it says in evaluation. "
+            "Does each layer get the dropout of __init__, and is it the share that goes, not the one that "
+            "stays?",
+        ),
+        Mistake(
+            "dropout on the embedding",
+            with_model(embedded=_embedding_dropped),
+            "In training your model drops tokens and positions, too. Only what each half tells is dropped, "
+            "before it is added.",
         ),
     ),
     hints=(

@@ -66,7 +66,7 @@ def _drawn(generator: Generator, part: str, kind: str, shape: tuple, sharp: floa
     numbers = normal(generator, *shape)
     if "norm" in part:
         scale = spread if part == "norm" else 1.0
-        return scale * (1 + 0.3 * numbers) if kind == "weight" else 0.3 * numbers
+        return scale * (1 + 0.3 * numbers if kind == "weight" else 0.3 * numbers)
     if kind == "bias":
         return 0.3 * numbers
     if part in ("token", "position"):

@@ -61,12 +61,13 @@ START = Exercise(
     cases=(Case("random tokens", _drawn, arguments=_SIZES),),
     mistakes=(
         Mistake(
-            "embeddings as torch draws them",
+            "drawn too large",
             _AsDrawnByTorch,
-            "Before it has learned anything, your model is sure of something wrong. nn.Embedding draws from "
-            "N(0, 1), and the output reads with the same matrix: logits have a variance of d_model. Draw "
-            "matrices and embeddings with a standard deviation of 0.02. If output and embedding are one, see "
-            "which of the two is drawn last.",
+            "Before it has learned anything, your model is sure of something wrong: its logits are large. A "
+            "logit is the product of d_model numbers of size 1 and a row of the token embedding; how large "
+            "are its numbers? nn.Embedding draws them from N(0, 1) unless they are drawn again. Take a "
+            "standard deviation of 0.02. If output and embedding are one, see which of the two is drawn "
+            "last.",
             shows=lambda said, questions, right: _loss(said, right) > math.log(said.shape[-1]) + 0.5,
         ),
     ),

@@ -45,11 +45,12 @@ def _codes(text: str) -> Tensor:
     return torch.tensor([ord(character) for character in text])
 
 
-def _drawn(generator: Generator, letters: str, number: int, sample: int) -> Inputs:
-    """A text, not all of whose letters stand in order, and a sample of other order from the same letters."""
+def _drawn(generator: Generator, letters: str, number: int, sample: int, end: str = "") -> Inputs:
+    """A text, not all of whose letters stand in order, and a sample of other order from the same letters.
+    Both have the same ``end``."""
     text = [letters[index] for index in torch.randint(len(letters), (number,), generator=generator).tolist()]
     order = torch.randint(number, (sample,), generator=generator).tolist()
-    return _codes("".join(text)), _codes("".join(text[index] for index in order))
+    return _codes("".join(text) + end), _codes("".join(text[index] for index in order) + end)
 
 
 TOKENIZER = Exercise(
@@ -68,15 +69,26 @@ TOKENIZER = Exercise(
     returns=("size", "tokens", "characters that come back"),
     cases=(
         Case("five letters", lambda g: _drawn(g, "hello, you", 14, 6)),
-        Case("letters, breaks and other scripts", lambda g: _drawn(g, _LETTERS, 400, 60)),
+        Case("letters, breaks and other scripts", lambda g: _drawn(g, _LETTERS, 400, 60, " \n")),
         Case("one character", lambda g: _drawn(g, _LETTERS[int(torch.randint(60, (), generator=g))], 3, 1)),
     ),
     mistakes=(
         Mistake(
-            "in the order of the text",
+            "not sorted",
             _with(known=lambda self, text: list(dict.fromkeys(text))),
-            "Your characters have the order in which the text first has them. Sort them: the numbers are "
-            "then the same however the text begins.",
+            "A set has no order that lasts, and a text begins in many ways. Sorted, the characters have the "
+            "same numbers every time.",
+        ),
+        Mistake(
+            "joined with something between",
+            _with(decode=lambda self, tokens: " ".join(self.characters[one] for one in tokens.tolist())),
+            "Spaces stand between the characters that come back. They belong side by side.",
+        ),
+        Mistake(
+            "stripped",
+            _with(encode=lambda self, text: Tokenizer.encode(self, text.strip())),
+            "The white space at the ends of a text is lost. It is text like all other: spaces and line "
+            "breaks have tokens.",
         ),
         Mistake(
             "counted from 1",

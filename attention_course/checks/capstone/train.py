@@ -104,7 +104,8 @@ TRAIN = Exercise(
             "letters only",
             _train(30),
             "Your model knows how frequent each character is, and little more: it has hardly begun. More "
-            "steps, or a larger rate; print the loss every 100 steps and see whether it still falls.",
+            "steps, or a larger rate; print the loss every 100 steps and see whether it still falls. If it "
+            "no longer does, look at zero_grad, at the start and at the rate.",
             shows=lambda said, questions, right: 2.9 < _nats(said, right) <= 4,
         ),
     ),

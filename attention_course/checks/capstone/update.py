@@ -38,6 +38,7 @@ def _update(
     align: Callable = _next,
     loss: Callable = _entropy,
     rate: Callable[[int], float] = _rate,
+    groups: slice = slice(None),
     clip: Callable[[nn.Module], Any] = _clipped,
     training: bool = True,
     zero: bool = True,
@@ -47,7 +48,7 @@ def _update(
     def update(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, step: int) -> float:
         if training:
             model.train()
-        for group in optimizer.param_groups:
+        for group in optimizer.param_groups[groups]:
             group["lr"] = rate(step)
         if zero:
             optimizer.zero_grad()
@@ -61,14 +62,19 @@ def _update(
 
 
 def _drawn(generator: Generator, *shape: int) -> Inputs:
-    """A table of pairs, and batches."""
-    return normal(generator, 6, 6, dtype=torch.float64), torch.randint(6, shape, generator=generator)
+    """A table of pairs, with one more row for what all of them have, and batches."""
+    return normal(generator, 7, 6, dtype=torch.float64), torch.randint(6, shape, generator=generator)
 
 
 def _normalised(model: nn.Module) -> None:
     length = nn.utils.clip_grad_norm_(model.parameters(), torch.inf)
     for parameter in model.parameters():
         parameter.grad *= LONGEST / length
+
+
+def _each_clipped(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        nn.utils.clip_grad_norm_(parameter, LONGEST)
 
 
 UPDATE = Exercise(
@@ -119,6 +125,18 @@ UPDATE = Exercise(
             "not the other way round.",
         ),
         Mistake(
+            "targets rolled round",
+            _update(align=lambda logits, tokens: (logits, tokens.roll(-1, 1))),
+            "The last position of a sentence is asked for its first token. Nothing follows there: the last "
+            "logits are asked for nothing.",
+        ),
+        Mistake(
+            "the last token alone",
+            _update(align=lambda logits, tokens: (logits[:, -2:-1], tokens[:, -1:])),
+            "Only the last token of each sentence is asked for. Every position but the last has a next "
+            "token.",
+        ),
+        Mistake(
             "softmax before the cross-entropy",
             _update(loss=lambda logits, target: _entropy(logits.softmax(-1), target)),
             "F.cross_entropy takes logits, and is given probabilities: its softmax is the second. The loss "
@@ -129,6 +147,18 @@ UPDATE = Exercise(
             _update(loss=lambda logits, target: logits.shape[0] * logits.shape[1] * _entropy(logits, target)),
             "Your loss is the sum over all tokens of the batch, so a larger batch takes larger steps. Take "
             "the mean.",
+        ),
+        Mistake(
+            "sum over the tokens of a sentence",
+            _update(loss=lambda logits, target: logits.shape[1] * _entropy(logits, target)),
+            "Your loss is a sum over the tokens of a sentence and a mean over sentences: longer ones take "
+            "larger steps. Take the mean over all tokens.",
+        ),
+        Mistake(
+            "nothing moves",
+            _update(clip=lambda model: model.zero_grad()),
+            "No step moves the model. Is step called, and are the gradients still there then? zero_grad "
+            "between backward and step takes them away.",
         ),
         Mistake(
             "gradients that add up",
@@ -143,6 +173,12 @@ UPDATE = Exercise(
             "nn.utils.clip_grad_norm_ between backward and step: behind step it is too late.",
         ),
         Mistake(
+            "each parameter clipped",
+            _update(clip=_each_clipped),
+            "The gradient of each parameter is clipped by itself, which turns the step. The length is that "
+            "of all gradients together: one call for all parameters.",
+        ),
+        Mistake(
             "each number clipped",
             _update(clip=lambda model: nn.utils.clip_grad_value_(model.parameters(), LONGEST)),
             "Each number of the gradient is clipped by itself, which turns its direction. Clip its length: "
@@ -153,6 +189,18 @@ UPDATE = Exercise(
             _update(clip=_normalised),
             "Every gradient gets the same length, short ones too: near the end each step is as large as at "
             "the start. Clip only what is longer than LONGEST.",
+        ),
+        Mistake(
+            "rate of the first group",
+            _update(groups=slice(1)),
+            "Only the first group of the optimizer's parameters gets the rate. An optimizer may have "
+            "several: set it in each of them.",
+        ),
+        Mistake(
+            "rate never set",
+            _update(groups=slice(0)),
+            "The steps have the rate that the optimizer came with. It is kept in each of "
+            "optimizer.param_groups; optimizer.lr and optimizer.defaults change nothing.",
         ),
         Mistake(
             "no warm-up",

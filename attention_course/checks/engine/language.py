@@ -17,11 +17,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attention_course.checks.engine.observe import Unfit, is_plain
+from attention_course.checks.engine.observe import Unfit, describe, identical, is_plain
 from attention_course.checks.engine.training import numbers, one_thread
+from attention_course.checks.engine.words import printable
 
 #: so many texts are asked at once: more would take more memory, and no less time
 _PIECE = 100
+#: so near to 1 that nothing is left, and not 1: whoever divides by what is kept may do so
+_ALL = 1 - 1e-12
+#: with fewer new tokens a cache saves little
+_MANY = 10
 
 Use = Mapping[str, Any]
 Kept = dict[str, Any]
@@ -52,10 +57,28 @@ def loaded(answer: Any, use: Use, state: Sequence[Tensor]) -> nn.Module:
     model = built(answer, use["arguments"])
     if not callable(getattr(model, "load", None)):
         raise Unfit("Your GPT has no method load(state): by it your own parameters get the given numbers.")
-    given = dict(zip(use["state"], (tensor.clone() for tensor in state), strict=True))
-    with torch.no_grad():
-        model.load(given)
+    given = dict(zip(use["state"], state, strict=True))
+    try:
+        with torch.no_grad():
+            model.load(given)
+    except NotImplementedError:
+        raise  # it is not written yet
+    except Exception as error:
+        raise Unfit(_not_loaded(error)) from None
     return model.eval()
+
+
+def _not_loaded(error: Exception) -> str:
+    raised = describe(error)
+    if "Missing key(s)" in raised.text:
+        missing = printable(raised.text.partition("Missing key(s) in state_dict:")[2], 60)
+        return (
+            f"load(state) raised {raised.type}: your model asks for more than the state has: {missing} "
+            "A buffer such as a mask may be registered as not persistent; other names, and a second name of "
+            "the tied matrix, need a line in load."
+        )
+    text = f"load(state) raised {raised.type}" + (f": {printable(raised.text, 160)}" if raised.text else "")
+    return f"{text} At {raised.line}" if raised.line else text
 
 
 def on(model: Any, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -89,7 +112,19 @@ def tokenized(use: Use, kept: Kept, answer: Any, text: Tensor, sample: Tensor) -
     if not isinstance(decoded, str):
         raise Unfit(f"decode returned a {type(decoded).__name__}; expected a str.")
     size = tokenizer.size() if callable(tokenizer.size) else tokenizer.size
+    if _reordered(tokenizer, sorted(set(_string(text)))):
+        raise Unfit("The right characters have the right numbers, but in another order than sorted.")
     return torch.tensor(int(size)), _integers(tokens), torch.tensor([ord(one) for one in decoded])
+
+
+def _reordered(tokenizer: Any, characters: list[str]) -> bool:
+    """Whether the characters have the numbers from 0, each its own, but not in this order."""
+    try:
+        numbers = [_integers(tokenizer.encode(one)).tolist() for one in characters]
+    except Exception:
+        return False  # what is wrong with it shows elsewhere
+    right = [[number] for number in range(len(characters))]
+    return numbers != right and sorted(numbers) == right
 
 
 def _string(codes: Tensor) -> str:
@@ -111,18 +146,50 @@ def _integers(tokens: Any) -> Any:
 
 def said(use: Use, kept: Kept, answer: Any, *tensors: Tensor) -> tuple:
     """The logits of a model with a given state; by how much those before the last token move when it
-    changes; and how many parameters there are."""
+    changes; how many parameters there are; and the logits where all is dropped that can be."""
     *state, tokens = tensors
     model = loaded(answer, use, state)
     logits = _repeatable(model, tokens)
+    _all_loaded(answer, use, state, tokens)
+    dropped = _dropped(answer, use, state, tokens)
     parameters = torch.tensor(sum(one.numel() for one in model.parameters()))
     other = tokens.clone()
     other[:, -1] = (other[:, -1] + 1) % use["arguments"]["vocabulary"]
     moved = asked(model, other)
     if not is_plain(logits) or not is_plain(moved) or logits.dim() != 3 or moved.shape != logits.shape:
-        return logits, torch.zeros(len(tokens), tokens.shape[1] - 1), parameters  # its shape is told
+        return logits, torch.zeros(len(tokens), tokens.shape[1] - 1), parameters, dropped  # its shape is told
     leak = (moved - logits).abs().amax(-1)[:, :-1].float()
-    return logits, leak, parameters
+    return logits, leak, parameters, dropped
+
+
+def _all_loaded(answer: Any, use: Use, state: Sequence[Tensor], tokens: Tensor) -> None:
+    """Whether nothing is left of what a new model draws."""
+    said = []
+    for seed in (0, 1):
+        torch.default_generator.manual_seed(seed)
+        said.append(asked(loaded(answer, use, state), tokens.clone()))
+    if not _alike(*said):
+        raise Unfit(
+            "Built twice and given the same state, your model says two things: load leaves some parameters "
+            "as they were drawn. Print the names in dict(model.named_parameters()) beside those of the "
+            "state; strict=False passes in silence over what does not fit."
+        )
+
+
+def _dropped(answer: Any, use: Use, state: Sequence[Tensor], tokens: Tensor) -> Any:
+    """What the model says in training mode, built to drop all that its halves tell."""
+    arguments = {**use["arguments"], "dropout": _ALL}
+    model = loaded(answer, {**use, "arguments": arguments}, state).train()
+    said = []
+    for seed in (0, 1):
+        torch.default_generator.manual_seed(seed)
+        said.append(asked(model, tokens.clone()))
+    if not _alike(*said):
+        raise Unfit(
+            f"Built with dropout={_ALL}, your model in training mode says something else each time: not all "
+            "that its halves tell is dropped. Is the share that you drop the one that __init__ gets?"
+        )
+    return said[0]
 
 
 def _repeatable(model: nn.Module, tokens: Tensor) -> Any:
@@ -142,7 +209,9 @@ def _repeatable(model: nn.Module, tokens: Tensor) -> Any:
     if not _alike(first, asked(model, tokens.clone())):
         raise Unfit(
             "Asked again for the same tokens, your model says something else: it draws random numbers. "
-            "Dropout must be off after model.eval(): nn.Dropout knows, F.dropout has to be told."
+            "Dropout must be off after model.eval(): nn.Dropout knows, F.dropout has to be told. If yours "
+            "has been told: eval() does not reach layers that lie in a plain list. nn.ModuleList registers "
+            "them."
         )
     return first
 
@@ -157,8 +226,14 @@ def overfitted(use: Use, kept: Kept, answer: Any, *tensors: Tensor) -> tuple:
     """Logits after a few steps of plain gradient descent from a given state, which are the same however the
     parameters are cut; and the next tokens that a new model says when it has seen one batch many times."""
     *state, tokens, batch = tensors
-    model = loaded(answer, use, state).train()
+    own = [tensor.clone() for tensor in state]
+    model = loaded(answer, use, own).train()
     _descend(model, torch.optim.SGD(_learned(model), lr=0.1), tokens, 3)
+    if not all(map(identical, state, own)):
+        raise Unfit(
+            "Training your model has changed the state that load was given: your parameters are those very "
+            "tensors. Copy the numbers into your own."
+        )
     logits = asked(model.eval(), tokens)
     torch.manual_seed(0)
     model = built(answer, use["arguments"]).train()
@@ -170,7 +245,10 @@ def overfitted(use: Use, kept: Kept, answer: Any, *tensors: Tensor) -> tuple:
 def _learned(model: nn.Module) -> list[nn.Parameter]:
     parameters = [one for one in model.parameters() if one.requires_grad]
     if not parameters:
-        raise Unfit("model.parameters() is empty: an optimizer has nothing to learn.")
+        raise Unfit(
+            "None of model.parameters() requires a gradient, or there is none: an optimizer has nothing to "
+            "learn."
+        )
     return parameters
 
 
@@ -187,35 +265,49 @@ def _descend(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor,
 
 
 class _Pairs(nn.Module):
-    """The model on which a training step is tried: a table, one row for each token, ``times`` which are the
-    logits. It says half in evaluation mode, so that whoever forgets to switch is seen."""
+    """The model on which a training step is tried: a row for each token and one for all of them, which is
+    the table's last; ``times`` their sum are the logits. These are two parameters, each in a group of its
+    own. It says half in evaluation mode, so that whoever forgets to switch is seen."""
 
     def __init__(self, table: Tensor, times: int) -> None:
         super().__init__()
-        self.table, self.times = nn.Parameter(table.clone()), times
+        self.rows, self.every, self.times = (
+            nn.Parameter(table[:-1].clone()),
+            nn.Parameter(table[-1:].clone()),
+            times,
+        )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        logits = self.times * self.table[tokens]
+        logits = self.times * (self.rows[tokens] + self.every)
         return logits if self.training else logits / 2
+
+    def table(self) -> Tensor:
+        return torch.cat((self.rows, self.every)).detach()
 
 
 def updated(use: Use, kept: Kept, answer: Callable, table: Tensor, batches: Tensor) -> tuple:
     """How far each step has moved a small model's table, and the loss it told, one batch after the other."""
     model = _Pairs(table, use["arguments"]["times"]).eval()
+    groups = [{"params": [one]} for one in model.parameters()]
     if use["arguments"]["adamw"]:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1.0, weight_decay=0.1)
+        optimizer = torch.optim.AdamW(groups, lr=1.0, weight_decay=0.1)
     else:
-        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.5)
+        optimizer = torch.optim.SGD(groups, lr=1.0, momentum=0.5)
     moved, losses = [], []
     for step, batch in enumerate(batches):
-        before = model.table.detach().clone()
+        before = model.table()
         loss = answer(model, optimizer, batch, use["arguments"]["first"] + step)
         if not isinstance(loss, float) and not (isinstance(loss, Tensor) and loss.numel() == 1):
             raise Unfit(
                 f"It returned {'None' if loss is None else f'a {type(loss).__name__}'}; expected the loss."
             )
+        if isinstance(loss, Tensor) and loss.requires_grad:
+            raise Unfit(
+                "It returned the loss with all that its gradients need: whoever keeps the losses of a "
+                "training keeps all its graphs. Return the number."
+            )
         losses.append(float(loss))
-        moved.append((model.table.detach() - before) / use["unit"])
+        moved.append((model.table() - before) / use["unit"])
     return torch.stack(moved), torch.tensor(losses, dtype=table.dtype)
 
 
@@ -223,24 +315,72 @@ def written(use: Use, kept: Kept, answer: Any, *tensors: Tensor) -> Any:
     """The tokens that a model with a given state writes when it always takes the likeliest.
 
     Raises:
-        Unfit: it makes far more numbers than with keys and values kept: each step reads all again.
+        Unfit: it makes far more numbers than with keys and values kept: each step reads all again. Or a call
+            leaves something behind, or it draws.
     """
     *state, prompt, number = tensors
     model = loaded(answer, use, state)
     work = _Work()
     with work:
-        tokens = back(model.generate(*on(model, prompt), number.item(), temperature=0.0))
+        tokens = _generated(model, prompt, number.item(), 0.0)
     once = _Work()
     if is_plain(tokens) and tokens.dim() == 2 and tokens.shape[1] == prompt.shape[1] + number.item():
+        _leaves_nothing(answer, use, state, model, prompt)
         with once:
             asked(model, tokens.long())
-        if work.numbers > use["times"] * once.numbers:
+        if number >= _MANY and work.numbers > use["times"] * once.numbers:
             raise Unfit(
                 "Each new token costs as much as reading all tokens before it once more: there is no "
                 "cache, or it is not used. Give a step the newest token alone, and let it find the others' "
                 "keys and values where they were kept."
             )
     return tokens
+
+
+def _generated(model: nn.Module, prompt: Tensor, number: int, temperature: float) -> Any:
+    if not callable(getattr(model, "generate", None)):
+        raise Unfit("Your GPT has no method generate(tokens, number, temperature).")
+    return back(model.generate(*on(model, prompt), number, temperature=temperature))
+
+
+def _leaves_nothing(answer: Any, use: Use, state: Sequence[Tensor], model: nn.Module, prompt: Tensor) -> None:
+    """Whether a ``model`` that has written writes and says what one does that never has.
+
+    Raises:
+        Unfit: it does not.
+    """
+    if model.training:
+        raise Unfit(
+            "generate was called in evaluation mode, and behind it your model is in training mode: dropout "
+            "is on while it writes. Leave the mode as it is."
+        )
+    # another text, and short, for this is no measure of anything
+    start, number = (
+        (prompt[:, :2] + 1) % use["arguments"]["vocabulary"],
+        min(4, use["arguments"]["length"] - 2),
+    )
+    fresh = []
+    for seed in (0, 1):
+        one = loaded(answer, use, state)
+        said = asked(one, start.clone())
+        torch.default_generator.manual_seed(seed)
+        fresh.append(_generated(one, start.clone(), number, 0.0))
+    if not _alike(*fresh):
+        raise Unfit(
+            "Asked twice for the same text at temperature 0, your model writes two: it draws. Is the "
+            "likeliest token taken then, and is dropout off after model.eval()?"
+        )
+    with suppress(Exception):
+        torch.default_generator.manual_seed(0)
+        if _alike(said, asked(model, start.clone())) and _alike(
+            fresh[0], _generated(model, start.clone(), number, 0.0)
+        ):
+            return
+    raise Unfit(
+        "What generate has written once changes what comes after it: called again, or asked for the logits "
+        "of a text, your model goes on with what it has kept. Begin every call of generate with an empty "
+        "cache, and leave none behind for forward."
+    )
 
 
 class _Work(TorchDispatchMode):
@@ -281,24 +421,37 @@ def started(use: Use, kept: Kept, answer: Any, seed: Tensor) -> None:
 
 
 def drawn(use: Use, kept: Kept, answer: Any, *tensors: Tensor) -> None:
-    """A model with a given state, to be asked how often it writes which token."""
+    """A model with a given state, to be asked how often it writes which token, one behind the other."""
     *state, temperature = tensors
     model = loaded(answer, use, state)
-    vocabulary, draws = use["arguments"]["vocabulary"], use["draws"]
+    vocabulary, number = use["arguments"]["vocabulary"], use["number"]
 
     def shares(prompts: Tensor) -> Tensor:
         torch.manual_seed(0)
-        found = []
-        for prompt in prompts:
-            (many,) = on(model, prompt.repeat(draws, 1))
-            tokens = back(model.generate(many, 1, temperature=temperature.item()))
-            if not is_plain(tokens) or tokens.shape != (draws, len(prompt) + 1) or tokens.is_floating_point():
-                size = list(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
-                raise Unfit(f"generate returned {size}; expected integers [{draws}, {len(prompt) + 1}].")
-            found.append(torch.bincount(tokens[:, -1], minlength=vocabulary)[:vocabulary] / draws)
-        return torch.stack(found)
+        many = prompts.repeat(use["draws"] // use["calls"], 1)  # different prompts side by side
+        drawn = [_drawn(model, many.clone(), number, temperature.item()) for _ in range(use["calls"])]
+        drawn = [one.unflatten(0, (-1, len(prompts))) for one in drawn]
+        varied = (drawn[0] != drawn[0][:1]).any()  # or there is nothing to draw
+        if varied and all(torch.equal(one, drawn[0]) for one in drawn[1:]):
+            raise Unfit(
+                "Called again, generate draws the very same tokens: it sets a seed. Whoever calls it may set "
+                "one; leave the random numbers to go on."
+            )
+        columns = torch.cat(drawn).flatten(1).T
+        counts = [torch.bincount(one, minlength=vocabulary)[:vocabulary] for one in columns]
+        return torch.stack(counts).unflatten(0, (len(prompts), number)) / len(columns.T)
 
     kept["trained"] = shares
+
+
+def _drawn(model: nn.Module, prompts: Tensor, number: int, temperature: float) -> Tensor:
+    """The new tokens alone."""
+    tokens = _generated(model, prompts, number, temperature)
+    shape = [len(prompts), prompts.shape[1] + number]
+    if not is_plain(tokens) or list(tokens.shape) != shape or tokens.is_floating_point():
+        size = list(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+        raise Unfit(f"generate returned {size}; expected integers {shape}.")
+    return tokens[:, -number:].long()
 
 
 def trained(use: Use, kept: Kept, answer: Callable, *given: Tensor) -> None:

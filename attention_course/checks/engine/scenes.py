@@ -74,9 +74,13 @@ class MeasuredScene(_Played, Training):
     noun: str = "class"
     handed_over: str = "class"
 
+    def _asked(self) -> str:
+        """What is asked in the end: the class's own model, or what a function returned."""
+        return self.called if self.handed_over == "class" else f"What your {self.noun} made"
+
     def steps(self, case: "Case", inputs: Inputs) -> tuple[Step, ...]:
         *given, questions, _ = inputs
         return (
             Step(self.use(case), tuple(given), f"Your {self.noun}", self.seconds),
-            Step({"as": "trained"}, (questions,), f"What your {self.noun} made"),
+            Step({"as": "trained"}, (questions,), self._asked()),
         )
