@@ -99,6 +99,22 @@ def test_releases_agree_with_their_sources():
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
+def test_what_is_forbidden_is_told_in_the_task(source):
+    task, told = "", {}
+    for cell in nbformat.read(source, 4).cells:
+        if cell.cell_type == "markdown":
+            task = cell.source if cell.source.startswith("## ") else f"{task}\n{cell.source}"
+        elif match := CHECK.match(cell.source):
+            told[match[1]] = task
+    for exercise in chapter_of(source).exercises:
+        if exercise.forbidden:
+            said = [name for name in exercise.forbidden if name in told[exercise.name]]
+            assert said and re.search("not allowed|without|Do not|may not", told[exercise.name]), (
+                exercise.name
+            )
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 class TestNotebook:
     def test_both_are_valid_and_without_outputs(self, source):
         for path in (source, release_of(source)):

@@ -54,7 +54,7 @@ def test_what_is_told_is_so():
     [case] = [one for one in exercise.cases if f"“{one.name}”" in message]
     row = int(message.partition("x[..., ")[2].partition(",")[0])
     place = tuple(map(int, message.partition("output[")[2].partition("]")[0].split(", ")))
-    before, after = message.partition(" was ")[2].split(" now;")[0].split(" and is ")
+    before, after = message.partition(" was ")[2].split(" now.")[0].split(" and is ")
     *state, x = case.inputs()
     built = answer(**case.arguments).to(x.dtype)
     built.load_state_dict(dict(zip(exercise.asks.state, state, strict=True)))
@@ -89,6 +89,10 @@ BLAMELESS = {
     "each number in its place": (SCORES, lambda query, key: SCORES.reference(query, key).square()),
     "random": (ATTENTION, lambda *inputs: tuple(map(torch.rand_like, ATTENTION.reference(*inputs)))),
     "a softmax so loud that what is in sight moves nothing": (ROTARY, of(ROTARY, forward=_with_itself)),
+    "logits made probabilities": (
+        READER,
+        of(READER, say=lambda self, *parts: READER.reference.say(self, *parts).log_softmax(-1)),
+    ),
     "positions counted twice": (ROTARY, of(ROTARY, turn=_turned_twice)),
 }
 

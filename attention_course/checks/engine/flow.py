@@ -42,8 +42,10 @@ def moved_by(exercise: Exercise, answer: Made, right: Made, steps: list[tuple[Ca
                 continue
             results = (tensors(each.result) for each in (mine, my_other, theirs, their_other, *small))
             for returned, one, other, *still in zip(exercise.returns, *results, strict=True):
-                # a number that is not finite stands for nothing
-                moved = (still[0] == still[1]) & (still[2] == still[3]) & one.isfinite() & other.isfinite()
+                at_rest = (still[0] == still[1]) & (still[2] == still[3])
+                # one number of a row may rest by chance; and what is not finite stands for nothing
+                at_rest = at_rest.all(-1, keepdim=True) if at_rest.dim() else at_rest
+                moved = at_rest & one.isfinite() & other.isfinite()
                 moved &= ~torch.isclose(one, other, rtol=10 * RTOL, atol=10 * ATOL)
                 if moved.any() and _repeats(answer, step, mine):
                     place = tuple(moved.nonzero()[0].tolist())

@@ -195,6 +195,7 @@ RING_STEP = Exercise(
     minutes=20,
     reference=_ring_step,
     returns=("out", "lse"),
+    unseen=("key",),
     cases=(
         Case("all keys earlier", lambda g: _state(g, [8, 9, 10], [0, 1, 2, 3, 4], 2)),
         Case("all keys later", lambda g: _state(g, [0, 1, 2], [5, 6, 7, 8], 2)),
