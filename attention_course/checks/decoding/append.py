@@ -33,6 +33,17 @@ def _append_and_clear(store: Tensor, new: Tensor, length: Tensor) -> Tensor:
     return after
 
 
+def _in_front(store: Tensor, new: Tensor, length: Tensor) -> Tensor:
+    start = int(length)
+    return torch.cat((new, store[..., :start, :], store[..., start + new.shape[-2] :, :]), dim=-2)
+
+
+def _squeezed_in(store: Tensor, new: Tensor, length: Tensor) -> Tensor:
+    start = int(length)
+    longer = torch.cat((store[..., :start, :], new, store[..., start:, :]), dim=-2)
+    return longer[..., : store.shape[-2], :]
+
+
 def _append_in_place(store: Tensor, new: Tensor, length: Tensor) -> Tensor:
     return store.copy_(_append(store, new, length))
 
@@ -142,6 +153,24 @@ APPEND = Exercise(
             _append_in_place,
             "The rows are right, but they are written into store itself. A real cache does just that; "
             "here whoever checks it still needs the old one. Begin with a clone.",
+        ),
+        Mistake(
+            "in front of the old rows",
+            _in_front,
+            "The new rows come first, and the old ones have moved back. The old rows stay where they are, "
+            "and the new ones come behind them.",
+        ),
+        Mistake(
+            "free rows pushed back",
+            _squeezed_in,
+            "The free rows have moved back, and the last of them fell out. Nothing moves in this cache: new "
+            "rows are written over the free ones.",
+        ),
+        Mistake(
+            "all into one row",
+            lambda store, new, length: _append(store, new[..., -1:, :], length),
+            "All new rows are written into row length, one over the other, and the last one is left. Each "
+            "has a row of its own.",
         ),
     ),
     hints=(

@@ -20,13 +20,13 @@ def _attended(
     mask: Callable[[int, int], Tensor] = _sees,
     join: Callable[[Tensor, Tensor], Tensor] = lambda old, new: torch.cat((old, new), dim=-2),
     join_values: Callable[[Tensor, Tensor], Tensor] | None = None,
-    scale: Callable[[Tensor, Tensor], float] = lambda query, keys: query.shape[-1] ** -0.5,
+    scale: Callable[[Tensor, Tensor, Tensor], float] = lambda query, keys, values: query.shape[-1] ** -0.5,
     axis: int = -1,
 ) -> Callable[..., tuple[Tensor, Tensor]]:
     def attend_cached(query, key, value, past_key, past_value):
         keys = join(past_key, key)
         values = (join_values or join)(past_value, value)
-        scores = query @ keys.mT * scale(query, keys)
+        scores = query @ keys.mT * scale(query, keys, values)
         hidden = ~mask(query.shape[-2], past_key.shape[-2])
         weights = scores.masked_fill(hidden, -torch.inf).softmax(axis)
         return weights @ values, weights
@@ -98,9 +98,9 @@ def _tokens(
 
 
 def _loud(generator: Generator) -> tuple[Tensor, ...]:
-    """Each key scores 800 more than the one before it, and all of them are far below 0."""
+    """Each key scores 20,000 more than the one before it, and all of them are far below 0."""
     query, key, value, past_key, past_value = _tokens(generator, (2,), 3, 3, 4, 2, shared.double)
-    query, keys = lifted(query, torch.cat((past_key, key), -2), 800.0 * (torch.arange(6) - 6))
+    query, keys = lifted(query, torch.cat((past_key, key), -2), 20_000.0 * (torch.arange(6) - 6))
     return query, keys[:, 3:], value, keys[:, :3], past_value
 
 
@@ -202,12 +202,12 @@ ATTEND_CACHED = Exercise(
         ),
         Mistake(
             "no scale",
-            _attended(scale=lambda query, keys: 1.0),
+            _attended(scale=lambda query, keys, values: 1.0),
             "The scores are not divided by √d_k.",
         ),
         Mistake(
             "scaled by the number of keys",
-            _attended(scale=lambda query, keys: keys.shape[-2] ** -0.5),
+            _attended(scale=lambda query, keys, values: keys.shape[-2] ** -0.5),
             "The scores are divided by the root of the number of keys. Then old scores change with "
             "every new token. Divide by √d_k.",
         ),
@@ -215,6 +215,12 @@ ATTEND_CACHED = Exercise(
             "softmax over queries",
             _attended(axis=-2),
             "The columns sum to 1, not the rows. Softmax runs over the keys, the last axis.",
+        ),
+        Mistake(
+            "scaled with √d_v",
+            _attended(scale=lambda query, keys, values: values.shape[-1] ** -0.5),
+            "The scores are divided by √d_v, the width of the values. A score sums over d_k products: take "
+            "the width of the keys.",
         ),
     ),
     hints=(

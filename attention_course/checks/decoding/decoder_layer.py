@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from attention_course.checks.decoding.shared import NAME
@@ -120,6 +121,15 @@ def _tokens_cached(self: DecoderLayer, x: Tensor, past_key: Tensor, past_value: 
     weights = self.weights(query @ keys.mT / self.scale(query))
     middle = x + self.output(self.merge(weights @ values))
     return self.finish(x, middle), keys, values
+
+
+def _past_normed(self: DecoderLayer, x: Tensor, past_key: Tensor, past_value: Tensor) -> Inputs:
+    again = self.split(self.norm_1(self.merge(past_key)))
+    return DecoderLayer.forward(self, x, again, past_value)
+
+
+def _dealt(self: DecoderLayer, x: Tensor) -> Tensor:
+    return x.unflatten(-1, (-1, self.num_heads)).movedim(-1, -3)
 
 
 class _Remembers(DecoderLayer):
@@ -346,6 +356,36 @@ DECODER_LAYER = Exercise(
             _Remembers,
             "Your module keeps the cache itself: the next sentence goes on where the last one ended. The "
             "past comes in, and goes out again, in the arguments.",
+        ),
+        Mistake(
+            "blind to itself",
+            _with(weights=lambda self, scores: _hidden(scores, scores.shape[-1] - scores.shape[-2] - 1)),
+            "A token does not see its own key, and without a past the first one sees nothing, hence NaN. "
+            "Causal means up to and including itself.",
+        ),
+        Mistake(
+            "GELU instead of ReLU",
+            _with(
+                finish=lambda self, x, middle: middle + self.outer(F.gelu(self.inner(self.norm_2(middle))))
+            ),
+            "The activation is GELU, as in GPT-2. This exercise has ReLU.",
+        ),
+        Mistake(
+            "norm_1 twice",
+            _with(finish=lambda self, x, middle: middle + self.outer(self.inner(self.norm_1(middle)).relu())),
+            "The feed-forward network reads norm_1 of its tokens. It has a norm of its own, norm_2.",
+        ),
+        Mistake(
+            "the past normed again",
+            _with(forward=_past_normed),
+            "The keys that come back as the past are normed. They were made from normed tokens when they "
+            "were new: use them as they are.",
+        ),
+        Mistake(
+            "columns dealt to the heads in turn",
+            _with(split=_dealt, merge=lambda self, context: context.movedim(-3, -1).flatten(-2)),
+            "Column 0 goes to the first head, column 1 to the second, and so on round. The first d_k columns "
+            "are the first head's: which of h and d_k comes first when the columns are cut?",
         ),
     ),
     hints=(

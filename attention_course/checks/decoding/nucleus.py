@@ -88,6 +88,27 @@ def _count_of_the_first_row(logits: Tensor, p: Tensor) -> Tensor:
     return _renormalised(logits, kept.expand_as(logits).gather(-1, back))
 
 
+def _back_by_the_order(logits: Tensor, p: Tensor) -> Tensor:
+    ordered, order = logits.sort(dim=-1, descending=True)
+    return _nucleus(ordered, p).gather(-1, order)
+
+
+def _one_by_one(logits: Tensor, p: Tensor) -> Tensor:
+    probabilities = logits.softmax(-1)
+    return _renormalised(logits, (probabilities >= p) | (logits == logits.amax(-1, keepdim=True)))
+
+
+def _tail(logits: Tensor, p: Tensor) -> Tensor:
+    probabilities, before, back = _ordered(logits)
+    return _renormalised(logits, (before + probabilities >= p).gather(-1, back))
+
+
+def _over_the_rows(logits: Tensor, p: Tensor) -> Tensor:
+    probabilities, _, back = _ordered(logits)
+    before = probabilities.cumsum(0) - probabilities
+    return _renormalised(logits, (before < p).gather(-1, back))
+
+
 def _nucleus_in_place(logits: Tensor, p: Tensor) -> Tensor:
     kept = _nucleus(logits, p) > 0
     return logits.masked_fill_(~kept, -torch.inf).softmax(-1)
@@ -95,7 +116,7 @@ def _nucleus_in_place(logits: Tensor, p: Tensor) -> Tensor:
 
 def _by_hand(generator: Generator) -> tuple[Tensor, Tensor]:
     shares = torch.tensor([0.45, 0.25, 0.16, 0.09, 0.05])
-    return shares[torch.randperm(5, generator=generator)].log(), torch.tensor(0.8)
+    return shares[torch.randperm(5, generator=generator)].log(), torch.tensor(0.75)
 
 
 def _distribution(
@@ -208,6 +229,36 @@ NUCLEUS = Exercise(
             "logits changed in place",
             _nucleus_in_place,
             "The result is right, but -inf is written into logits itself. Make a new tensor.",
+        ),
+        Mistake(
+            "taken back with the order itself",
+            _back_by_the_order,
+            "The sorted probabilities are right, and taken back by gather with order. order says where each "
+            "sorted entry comes from: that is the way of a scatter, or of its inverse.",
+        ),
+        Mistake(
+            "one by one",
+            _one_by_one,
+            "Only the most likely token of each row is left. It is the sum of those kept that reaches p, not "
+            "each by itself.",
+        ),
+        Mistake(
+            "the tail kept",
+            _tail,
+            "You keep what comes after the sum has reached p, and drop the most likely ones. Which of both "
+            "is True in your mask?",
+        ),
+        Mistake(
+            "divided by p",
+            lambda logits, p: _nucleus_as_it_is(logits, p) / p,
+            "The kept probabilities are divided by p. They sum to p or a little more: divide them by their "
+            "sum.",
+        ),
+        Mistake(
+            "summed over axis 0",
+            _over_the_rows,
+            "The sums run over axis 0. With one row that is the vocabulary, with several it is the rows. "
+            "Count from the end: the last axis.",
         ),
     ),
     hints=(

@@ -26,6 +26,11 @@ def _ring(last: Tensor, query: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
     return held, _visible(held, query[..., None], window)
 
 
+def _in_window(held: Tensor, query: Tensor, window: Tensor) -> Tensor:
+    """The same with the other end of the window, which matters where what is held is wrong."""
+    return _visible(held, query, window) & (held > query - window)
+
+
 def _ringed(
     held: Callable[[Tensor, Tensor], Tensor] = _held,
     sees: Callable[[Tensor, Tensor, Tensor], Tensor] = _visible,
@@ -62,6 +67,16 @@ def _held_rounds_written(last: Tensor, window: Tensor) -> Tensor:
 def _held_truncated(last: Tensor, window: Tensor) -> Tensor:
     slots = torch.arange(int(window))
     return (last[..., None] - torch.fmod(last[..., None] - slots, window)).clamp_min(-1)
+
+
+def _held_for_ever(last: Tensor, window: Tensor) -> Tensor:
+    slots = torch.arange(int(window))
+    return slots.where(slots <= last[..., None], -1)
+
+
+def _empty_as_0(last: Tensor, query: Tensor, window: Tensor) -> tuple[Tensor, Tensor]:
+    held, visible = _ring(last, query, window)
+    return held.clamp_min(0), visible
 
 
 def _ring_drawn(generator: Generator, *shape: int, most: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -168,6 +183,34 @@ RING = Exercise(
             ),
             "You compare the number of a slot with the query's. A slot's number says nothing about "
             "how old its token is: compare held.",
+        ),
+        Mistake(
+            "off by one token, seen through the window",
+            _ringed(held=lambda last, window: _held(last - 1, window), sees=_in_window),
+            "You describe the ring as it was after token last - 1. Token last is in it already.",
+        ),
+        Mistake(
+            "query in the place of last",
+            lambda last, query, window: _ring(query, query, window),
+            "held is the ring as it was when token query had just been written. Since then the tokens up to "
+            "last have come.",
+        ),
+        Mistake(
+            "empty slots hold 0",
+            _empty_as_0,
+            "Slots that were never written hold 0. That is the first token: write -1 for empty.",
+        ),
+        Mistake(
+            "empty slots hold a token 0 that is seen",
+            _ringed(held=lambda last, window: _held(last, window).clamp_min(0)),
+            "Slots that were never written hold 0, and are visible. That is the first token: write -1 for "
+            "empty.",
+        ),
+        Mistake(
+            "never written over",
+            _ringed(held=_held_for_ever, sees=_in_window),
+            "The slots hold the first tokens for ever. Token p goes into slot p mod w, over whatever lay "
+            "there.",
         ),
     ),
     hints=(

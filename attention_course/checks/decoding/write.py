@@ -28,18 +28,20 @@ def _row(context: Tensor) -> Tensor:
 def _written(
     *,
     row: Callable[[Tensor], Tensor] = _row,
-    scale: Callable[[Tensor], float] = lambda query: query.shape[-1] ** 0.5,
+    scale: Callable[[Tensor, Tensor], float] = lambda query, token: query.shape[-1] ** 0.5,
+    asking: Callable[[Tensor, Tensor], Tensor] = lambda prompt, last: last,
+    prompt: Callable[[Tensor], Tensor] = lambda x: x,
     seen: Callable[[Tensor, Tensor], Tensor] = lambda past, new: torch.cat((past, new), -2),
     cached: Callable[[Tensor, Tensor], Tensor] = lambda context, token: token,
 ) -> Callable[..., Tensor]:
     """The reference with one of its parts replaced."""
 
     def write(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, steps: Tensor) -> Tensor:
-        keys, values, last = x @ w_key, x @ w_value, x[..., -1:, :]
+        keys, values, last = prompt(x) @ w_key, prompt(x) @ w_value, x[..., -1:, :]
         rows = []
         for _ in range(int(steps)):
-            query = last @ w_query
-            context = (query @ keys.mT / scale(query)).softmax(-1) @ values
+            query = asking(x, last) @ w_query
+            context = (query @ keys.mT / scale(query, last)).softmax(-1) @ values
             last = row(context)
             rows.append(last)
             new = cached(context, last)
@@ -89,6 +91,11 @@ def _one_late(x: Tensor, w_query: Tensor, w_key: Tensor, w_value: Tensor, steps:
 
 def _twice_the_last(past: Tensor, new: Tensor) -> Tensor:
     return torch.cat((past, past[..., -1:, :]), -2)
+
+
+def _length_afterwards(*inputs: Tensor) -> Tensor:
+    """Contexts go on as they are, and have their length where they are returned."""
+    return _row(_written(row=lambda context: context)(*inputs))
 
 
 _write = _written()
@@ -189,7 +196,7 @@ WRITE = Exercise(
             "The new tokens have length 1. It is the mean of the squares that is brought to 1, not their "
             "sum.",
         ),
-        Mistake("no scale", _written(scale=lambda query: 1.0), "The scores are not divided by √d_k."),
+        Mistake("no scale", _written(scale=lambda query, token: 1.0), "The scores are not divided by √d_k."),
         Mistake(
             "with the prompt",
             _with_the_prompt,
@@ -204,6 +211,36 @@ WRITE = Exercise(
             "one late",
             _one_late,
             "What you return begins with the prompt's last token. It begins with the first new one.",
+        ),
+        Mistake(
+            "the prompt's last query for ever",
+            _written(asking=lambda prompt, last: prompt[..., -1:, :]),
+            "Every step asks with the query of the prompt's last token. Each asks with that of the newest "
+            "one.",
+        ),
+        Mistake(
+            "the prompt's last token twice",
+            _written(prompt=lambda x: torch.cat((x, x[..., -1:, :]), -2)),
+            "The key and value of the prompt's last token lie in the cache twice. They are there before the "
+            "first step: a step adds those of the token that it makes.",
+        ),
+        Mistake(
+            "scaled with √d",
+            _written(scale=lambda query, token: token.shape[-1] ** 0.5),
+            "The scores are divided by √d, the width of the tokens. A score sums over d_k products: take the "
+            "width of the keys.",
+        ),
+        Mistake(
+            "the oldest forgotten",
+            _written(seen=lambda past, new: torch.cat((past[..., 1:, :], new), -2)),
+            "When a new row comes into the cache, the oldest falls out. A token sees all before it: the "
+            "cache grows.",
+        ),
+        Mistake(
+            "brought to its length at the end",
+            _length_afterwards,
+            "What you return has the right length, but the steps go on with contexts that have not. Query, "
+            "key and value are made from the token as it is returned.",
         ),
     ),
     hints=(

@@ -52,6 +52,15 @@ def _cross(
     return cross_attention
 
 
+def _masked_afterwards(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.softmax(-1) * mask
+
+
+def _padding_silenced(x: Tensor, memory: Tensor, x_real: Tensor, *others: Tensor) -> tuple[Tensor, Tensor]:
+    context, weights = _cross()(x, memory, x_real, *others)
+    return context * x_real[..., None], weights
+
+
 def _lower_triangle(scores: Tensor) -> Tensor:
     T_q, T_k = scores.shape[-2:]
     return torch.ones(T_q, T_k, dtype=torch.bool).tril()
@@ -76,14 +85,15 @@ def _sentences(
 
 
 def _loud(generator: Generator) -> Inputs:
-    """The first number of a token of memory says whether it is padding, and the first head's key shows it."""
+    """The first number of a token of memory says whether it is padding, and the first of its key shows it:
+    padding scores 24000, and words -24000."""
     memory_real = shared.real(5, 3, 5)
     x, memory, *real, w_query, w_key, w_value = _sentences(
         generator, shared.real(4, 2, 4), memory_real, 6, 4, 3, torch.float64
     )
     x[..., 0] = 1.0
     memory[..., 0] = 1.0 - 2.0 * memory_real
-    for projection, common in ((w_query, 1.0), (w_key, 1600.0)):
+    for projection, common in ((w_query, 1.0), (w_key, 48_000.0)):
         projection[:, 0] = 0.0
         projection[0, 0] = common
     return x, memory, *real, w_query, w_key, w_value
@@ -137,13 +147,19 @@ CROSS_ATTENTION = Exercise(
     mistakes=(
         Mistake(
             "memory never read",
-            _cross(sources=lambda x, memory: (x, x, x)),
+            _cross(
+                sources=lambda x, memory: (x, x, x),
+                mask=lambda scores, x_real, memory_real: x_real[:, None],
+            ),
             "Queries, keys and values all come from x: that is self-attention. Without memory the "
             "decoder knows nothing of the source. Keys and values come from memory.",
         ),
         Mistake(
             "roles exchanged",
-            _cross(sources=lambda x, memory: (memory, x, x)),
+            _cross(
+                sources=lambda x, memory: (memory, x, x),
+                mask=lambda scores, x_real, memory_real: x_real[:, None],
+            ),
             "The source asks and the target answers: one row comes out per source token. The decoder "
             "asks: queries come from x, keys and values from memory.",
         ),
@@ -205,6 +221,18 @@ CROSS_ATTENTION = Exercise(
             "softmax over the queries",
             _cross(softmax=_masked_over_queries),
             "The columns of the weights sum to 1, not the rows. Look at dim.",
+        ),
+        Mistake(
+            "mask after softmax",
+            _cross(softmax=_masked_afterwards),
+            "Weights of padding are set to 0 after the softmax, and rows no longer sum to 1. Hide scores, "
+            "with -inf, before it.",
+        ),
+        Mistake(
+            "contexts of the target's padding set to 0",
+            _padding_silenced,
+            "The contexts of padded target tokens are 0. They are computed like any other: nobody reads "
+            "them, and the loss leaves them out.",
         ),
     ),
     hints=(

@@ -26,6 +26,9 @@ RENAMED = {
     "norm1": "norm_1", "norm2": "norm_2",
 }  # fmt: skip
 
+#: our names of the biases of the attention
+ATTENTION_BIASES = ("query.bias", "key.bias", "value.bias", "output.bias")
+
 
 class Layer(nn.Module):
     """The layer that the notebook gives: post-norm, several heads, with padding."""
@@ -102,6 +105,11 @@ def _mapping(**otherwise) -> type[Encoder]:
     return _with(load_torch=load_torch)
 
 
+def _value_second(tensor: Tensor) -> tuple[Tensor, ...]:
+    query, key, value = tensor.chunk(3)
+    return query, value, key
+
+
 def _key_first(tensor: Tensor) -> tuple[Tensor, ...]:
     query, key, value = tensor.chunk(3)
     return key, query, value
@@ -110,6 +118,10 @@ def _key_first(tensor: Tensor) -> tuple[Tensor, ...]:
 def _value_first(tensor: Tensor) -> tuple[Tensor, ...]:
     query, key, value = tensor.chunk(3)
     return value, key, query
+
+
+def _key_first_in_biases(tensor: Tensor) -> tuple[Tensor, ...]:
+    return _key_first(tensor) if tensor.dim() == 1 else tensor.chunk(3)
 
 
 def _transposed(tensor: Tensor) -> tuple[Tensor, ...]:
@@ -139,11 +151,17 @@ def _norms_exchanged(self: Encoder, state: dict[str, Tensor]) -> None:
     self.load_state_dict(dict(_mapped(state, renamed=other)))
 
 
-def _output_transposed(self: Encoder, state: dict[str, Tensor]) -> None:
-    found = dict(_mapped(state))
-    self.load_state_dict(
-        {name: one.mT if name.endswith("output.weight") else one for name, one in found.items()}
-    )
+def _changed(change: Callable[[str, Tensor], Tensor]) -> type[Encoder]:
+    """Each tensor is loaded as ``change(our name, tensor)``."""
+
+    def load_torch(self: Encoder, state: dict[str, Tensor]) -> None:
+        self.load_state_dict({name: change(name, one) for name, one in _mapped(state)})
+
+    return _with(load_torch=load_torch)
+
+
+def _square(tensor: Tensor) -> bool:
+    return tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]
 
 
 # Cases ----------------------------------------------------------------------------------------
@@ -210,10 +228,11 @@ ENCODER = Exercise(
     ),
     mistakes=(
         Mistake(
-            "names as they are",
+            "nothing loaded",
             _with(load_torch=_as_they_are),
-            "strict=False lets through whatever has another name: hardly anything was loaded. Leave it out, "
-            "and torch says which names do not fit.",
+            "Nothing was loaded. Is self.load_state_dict called, with your own names? To change the "
+            "dictionary that state_dict() gives, or to return one, changes no module. And strict=False lets "
+            "through whatever has another name: leave it out, and torch says which names do not fit.",
         ),
         Mistake(
             "key before query",
@@ -224,6 +243,17 @@ ENCODER = Exercise(
             "value before query",
             _mapping(cut=_value_first),
             "The first third of in_proj is taken for the values. The order is query, key, value.",
+        ),
+        Mistake(
+            "value before key",
+            _mapping(cut=_value_second),
+            "The second third of in_proj is taken for the values. The order is query, key, value.",
+        ),
+        Mistake(
+            "biases in another order",
+            _mapping(cut=_key_first_in_biases),
+            "The weights of in_proj are cut in the right order, and its biases in another: the first third "
+            "is taken for the keys. Both have the same order.",
         ),
         Mistake(
             "every third row",
@@ -238,8 +268,14 @@ ENCODER = Exercise(
         ),
         Mistake(
             "output projection transposed",
-            _with(load_torch=_output_transposed),
+            _changed(lambda name, one: one.mT if name.endswith("output.weight") else one),
             "The output projection is transposed. Both sides keep [out, in]: load it as it is.",
+        ),
+        Mistake(
+            "all square matrices transposed",
+            _changed(lambda name, one: one.mT if _square(one) else one),
+            "Every matrix with as many rows as columns is transposed. Both sides keep [out, in]: load them "
+            "as they are.",
         ),
         Mistake(
             "norms exchanged",
@@ -265,6 +301,12 @@ ENCODER = Exercise(
             "output bias left out",
             _without("output.bias"),
             "out_proj.bias is not loaded.",
+        ),
+        Mistake(
+            "biases set to 0",
+            _changed(lambda name, one: 0 * one if name.endswith(ATTENTION_BIASES) else one),
+            "The biases of the attention are 0. Those of in_proj and out_proj have learned something: load "
+            "them.",
         ),
         Mistake(
             "norms left out",

@@ -105,6 +105,10 @@ def _without_output(self: EncoderLayer, x: Tensor) -> Tensor:
     return (self.query(x) @ key.mT / key.shape[-1] ** 0.5).softmax(-1) @ self.value(x)
 
 
+def _feed_reads_x(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
+    return norm_2(norm_1(x + attend(x)) + feed(x))
+
+
 def _norms_swapped(x: Tensor, attend: Step, norm_1: Step, feed: Step, norm_2: Step) -> Tensor:
     middle = norm_2(x + attend(x))
     return norm_1(middle + feed(middle))
@@ -114,6 +118,19 @@ def _attend_over_queries(self: EncoderLayer, x: Tensor) -> Tensor:
     key = self.key(x)
     scores = self.query(x) @ key.mT / self.scale(key)
     return self.output(scores.softmax(-2) @ self.value(x))
+
+
+def _attend_over_axis_1(self: EncoderLayer, x: Tensor) -> Tensor:
+    key = self.key(x)
+    scores = self.query(x) @ key.mT / self.scale(key)
+    return self.output(scores.softmax(1) @ self.value(x))
+
+
+def _attend_to_the_past(self: EncoderLayer, x: Tensor) -> Tensor:
+    key = self.key(x)
+    scores = self.query(x) @ key.mT / self.scale(key)
+    past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return self.output(scores.masked_fill(~past, -torch.inf).softmax(-1) @ self.value(x))
 
 
 class _PlainList(EncoderLayer):
@@ -366,6 +383,34 @@ ENCODER_LAYER = Exercise(
             "x changed in place",
             _with(forward=_in_place),
             "The result is right, but it is written into x itself, as x += ... does. Make a new tensor.",
+        ),
+        Mistake(
+            "softmax over axis 1",
+            _with(attend=_attend_over_axis_1),
+            "The softmax runs over axis 1. In one sentence these are the keys, in a batch the queries. Count "
+            "from the end: the last axis.",
+        ),
+        Mistake(
+            "divided by d_k",
+            _with(scale=lambda self, key: key.shape[-1]),
+            "The scores are divided by d_k. Look at its power.",
+        ),
+        Mistake(
+            "causal mask",
+            _with(attend=_attend_to_the_past),
+            "A token sees only itself and those before it. That is a decoder; in an encoder every token sees "
+            "all others.",
+        ),
+        Mistake(
+            "no activation",
+            _with(feed=lambda self, x: self.outer(self.inner(x))),
+            "There is no ReLU between inner and outer.",
+        ),
+        Mistake(
+            "feed-forward reads x",
+            _wired(_feed_reads_x),
+            "The feed-forward network reads x, from before the attention. It reads the result of the first "
+            "half.",
         ),
     ),
     hints=(

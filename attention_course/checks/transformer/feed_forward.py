@@ -71,6 +71,17 @@ FEED_FORWARD = Exercise(
             lambda x, *weights: x + shared.feed_forward(x, *weights),
             "x is added at the end. That is the work of the block around this layer, in the next exercise.",
         ),
+        Mistake(
+            "bias after the activation",
+            lambda x, w_in, b_in, w_out, b_out: ((x @ w_in).relu() + b_in) @ w_out + b_out,
+            "The ReLU comes before b_in is added. The first layer is a matrix and its bias: what sets "
+            "numbers to 0 comes behind both.",
+        ),
+        Mistake(
+            "activation on the tokens",
+            lambda x, w_in, b_in, w_out, b_out: (x.relu() @ w_in + b_in) @ w_out + b_out,
+            "The ReLU is applied to x, and between the two matrices there is none. It stands between them.",
+        ),
     ),
     hints=(
         "Two linear layers, each a matrix and a bias, and one activation. How many places are there "

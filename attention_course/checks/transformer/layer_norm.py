@@ -12,10 +12,10 @@ from attention_course.checks.transformer.shared import NAME
 
 
 def _normed(
-    axis: int | tuple[int, ...] = -1,
+    axis: int | tuple[int, ...] | None = -1,
     *,
     centre: bool = True,
-    spread: Callable[[Tensor, int | tuple[int, ...]], Tensor] = lambda x, axis: (
+    spread: Callable[[Tensor, int | tuple[int, ...] | None], Tensor] = lambda x, axis: (
         x.var(axis, correction=0, keepdim=True) + shared.EPSILON
     ).sqrt(),
     finish: Callable[[Tensor, Tensor, Tensor], Tensor] = lambda x, gain, shift: x * gain + shift,
@@ -31,6 +31,10 @@ def _normed(
 
 def _normed_without_keepdim(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
     return (x - x.mean(-1)) / (x.var(-1, correction=0) + shared.EPSILON).sqrt() * gain + shift
+
+
+def _length(x: Tensor, axis: int) -> Tensor:
+    return (x - x.mean(axis, keepdim=True)).norm(dim=axis, keepdim=True).clamp_min(shared.EPSILON)
 
 
 def _norm_in_place(x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
@@ -168,6 +172,34 @@ LAYER_NORM = Exercise(
             "x changed in place",
             _norm_in_place,
             "x itself is overwritten. In a Transformer the residual still needs it. Make a new tensor.",
+        ),
+        Mistake(
+            "axis 1",
+            _normed(1),
+            "Mean and variance run over axis 1. In one sentence these are the columns, in a batch the "
+            "tokens. Count from the end: the last axis.",
+        ),
+        Mistake(
+            "over everything",
+            _normed(None),
+            "One mean and one variance serve the whole tensor, so each token depends on all others. Every "
+            "token has its own: use the last axis alone.",
+        ),
+        Mistake(
+            "sum in the place of the variance",
+            _normed(
+                spread=lambda x, axis: (
+                    x.var(axis, correction=0, keepdim=True) * x.shape[axis] + shared.EPSILON
+                ).sqrt()
+            ),
+            "The squared differences are added up, and not divided by their number. The variance is their "
+            "mean.",
+        ),
+        Mistake(
+            "brought to length 1",
+            _normed(spread=_length),
+            "Each token is brought to length 1, as F.normalize does. Layer norm brings it to variance 1: "
+            "what stands under the root is a mean of squares, not their sum, and ε stands there, too.",
         ),
     ),
     hints=(

@@ -49,6 +49,16 @@ def _loss(
     return next_token_loss
 
 
+def _reshaped(logits: Tensor) -> Tensor:
+    """The words brought to axis 1 by reshape, which leaves every number where it lies."""
+    B, T, V = logits.shape
+    return logits.reshape(B, V, T).mT.log_softmax(-1)
+
+
+def _over_all_positions(logits: Tensor, tokens: Tensor) -> Tensor:
+    return _loss(log=lambda table: table)(logits.log_softmax(1), tokens)
+
+
 def _targets(generator: Generator, T: int, vocabulary: int, *lengths: int) -> Tensor:
     """Sentences of ``lengths`` tokens, which begin with BEGIN and are filled up with PAD."""
     words = torch.randint(2, vocabulary, (len(lengths), T), generator=generator)
@@ -154,6 +164,36 @@ NEXT_TOKEN_LOSS = Exercise(
             _loss(reduce=lambda surprise, real: -(surprise * real).sum(-1) / real.sum(-1)),
             "This is the mean log-probability, which is negative. A loss falls as the model gets "
             "better: look at the sign.",
+        ),
+        Mistake(
+            "divided by one too many",
+            _loss(reduce=lambda surprise, real: (surprise * real).sum(-1) / (real.sum(-1) + 1)),
+            "You divide by the number of words in the sentence. The first one is never asked for, so there "
+            "is one less: count the targets.",
+        ),
+        Mistake(
+            "one mean for every sentence",
+            _loss(reduce=lambda surprise, real: ((surprise * real).sum() / real.sum()).expand(len(real))),
+            "Every sentence gets the mean over all tokens of the batch. Each has a loss of its own: sum over "
+            "its words alone.",
+        ),
+        Mistake(
+            "reshaped, not transposed",
+            _loss(log=_reshaped),
+            "The words are brought to axis 1 by reshape or view. That changes the shape and leaves the "
+            "numbers where they lie, so words and positions are mixed. Exchange the two axes.",
+        ),
+        Mistake(
+            "softmax over all positions",
+            _over_all_positions,
+            "The positions of a sentence compete with each other: dim=1 of [B, T, V] is theirs. At every "
+            "position the words of the vocabulary compete: the last axis.",
+        ),
+        Mistake(
+            "a small number in the logarithm",
+            _loss(log=lambda logits: (logits.softmax(-1) + 1e-9).log()),
+            "A small number is added to the probabilities before the logarithm. That keeps -inf away and "
+            "makes every word that is very unlikely equally surprising. log_softmax needs no such help.",
         ),
     ),
     hints=(

@@ -18,7 +18,11 @@ def _pre_norm_block(
 
 
 def _block(
-    wire: Callable[[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], Tensor],
+    wire: Callable[[Tensor, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]], Tensor] = (
+        lambda x, norm, f: x + f(norm(x))
+    ),
+    norm: Callable[[Tensor, Tensor, Tensor], Tensor] = shared.layer_norm,
+    feed: Callable[..., Tensor] = shared.feed_forward,
 ) -> Callable[..., Tensor]:
     """A block of one norm and one feed-forward layer, put together by ``wire(x, norm, f)``."""
 
@@ -27,8 +31,8 @@ def _block(
     ) -> Tensor:
         return wire(
             x,
-            lambda x: shared.layer_norm(x, gain, shift),
-            lambda x: shared.feed_forward(x, w_in, b_in, w_out, b_out),
+            lambda x: norm(x, gain, shift),
+            lambda x: feed(x, w_in, b_in, w_out, b_out),
         )
 
     return block
@@ -114,6 +118,23 @@ PRE_NORM_BLOCK = Exercise(
             "x changed in place",
             _block_in_place,
             "The result is right, but it is written into x itself, as x += ... does. Make a new tensor.",
+        ),
+        Mistake(
+            "no activation",
+            _block(feed=lambda x, w_in, b_in, w_out, b_out: (x @ w_in + b_in) @ w_out + b_out),
+            "There is no ReLU in the feed-forward layer. It is that of exercise 2: call your own.",
+        ),
+        Mistake(
+            "norm without gain and shift",
+            _block(norm=lambda x, gain, shift: shared.layer_norm(x, 1.0, 0.0)),
+            "The layer reads tokens with mean 0 and variance 1, but gain and shift are left out. The norm is "
+            "that of exercise 1: call your own.",
+        ),
+        Mistake(
+            "the normed tokens added as well",
+            _block(lambda x, norm, f: x + norm(x) + f(x + norm(x))),
+            "There are two sums: the norm has become a layer of its own that is added to x. It stands on the "
+            "branch, in front of the feed-forward layer, and only what that says is added.",
         ),
     ),
     hints=(

@@ -145,8 +145,9 @@ TRAIN = Exercise(
         Mistake(
             "not shifted",
             _train(align=lambda logits, tokens: (logits, tokens)),
-            "Every position says the word that it has just read: it was asked for that one. Drop the last "
-            "logits and the first token, as in exercise 5.",
+            "Every position says the word that it has just read. Either it was asked for that one while it "
+            "learned: drop the last logits and the first token, as in exercise 5. Or the answers are moved: "
+            "what stands at position t is to be token t + 1.",
             shows=_says(lambda questions: questions),
         ),
         Mistake(
@@ -160,16 +161,27 @@ TRAIN = Exercise(
             "no causal mask",
             _train(is_causal=False),
             "Every position says what stands behind it in the question, which is drawn at random there. "
-            "While it learned, the next token was in sight, and it copied. Position t may look at 0 to t.",
+            "While it learned, the next token was in sight, and it copied. Position t may look at 0 to t. Is "
+            "your mask True there and False elsewhere? One of floats hides nothing: it is added to the "
+            "scores.",
             shows=_says(lambda questions: questions.roll(-1, 1)),
         ),
         Mistake(
             "nothing learned",
             _train(steps=0),
-            "Not even the separator is said, which stands at the same place in every sentence. Is what you "
-            "return the model whose parameters the optimizer has? Are backward and step called for every "
-            "batch, and the gradients of the step before set to zero?",
+            "Not even the separator is said, which stands at the same place in every sentence. Did the loss "
+            "fall? If not: has the optimizer the parameters of the model that you return? Are backward and "
+            "step called for every batch, and the gradients of the step before set to zero? Is the rate too "
+            "small? If it fell: does each row of logits meet its own target, and is the model asked under "
+            "the mask with which it learned?",
             shows=_knows_no_separator,
+        ),
+        Mistake(
+            "not enough learned",
+            _train(steps=24),
+            "Some of it is learned, and not enough. Are there enough steps? Is a new batch drawn for each? "
+            "And is the most likely word said, not one that is drawn?",
+            shows=lambda said, questions, answers: _share(said, answers) > 0.3,
         ),
     ),
     hints=(

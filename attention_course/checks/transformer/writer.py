@@ -66,6 +66,15 @@ def _with(**parts: Callable) -> type[Writer]:
     return type("Writer", (Writer,), parts)
 
 
+def _no_first_residual(self: Writer, tokens: Tensor) -> Tensor:
+    return self.words(self.feed(self.output(self.attend(self.norm_1(self.placed(tokens))))))
+
+
+def _over_queries(self: Writer, scores: Tensor) -> Tensor:
+    past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    return scores.masked_fill(~past, -torch.inf).softmax(-2)
+
+
 def _by_the_batch(self: Writer, tokens: Tensor) -> Tensor:
     return self.token(tokens) + self.place(torch.arange(tokens.shape[0]))[:, None]
 
@@ -215,6 +224,30 @@ WRITER = Exercise(
             _with(feed=lambda self, x: self.outer(self.inner(self.norm_2(x)).relu())),
             "The places are mended, and what the feed-forward network has read is no longer added to what it "
             "says. That was right before.",
+        ),
+        Mistake(
+            "something else changed: the first residual",
+            _with(forward=_no_first_residual),
+            "The places are mended, and what the attention has read is no longer added to what it says. That "
+            "was right before.",
+        ),
+        Mistake(
+            "something else changed: the second norm",
+            _with(feed=lambda self, x: x + self.outer(self.inner(x).relu())),
+            "The places are mended, and the feed-forward network reads tokens without norm_2. That was right "
+            "before.",
+        ),
+        Mistake(
+            "something else changed: the softmax",
+            _with(weights=_over_queries),
+            "The places are mended, and the softmax runs over the queries: the columns of the weights sum to "
+            "1, not the rows. That was right before.",
+        ),
+        Mistake(
+            "something else changed: probabilities",
+            _with(forward=lambda self, tokens: Writer.forward(self, tokens).softmax(-1)),
+            "The places are mended, and you return probabilities. The model returns logits, as it did "
+            "before.",
         ),
     ),
     hints=(
