@@ -112,6 +112,7 @@ ATTEND_CACHED = Exercise(
     minutes=15,
     reference=_attend_cached,
     returns=("context", "weights"),
+    unseen=("key",),
     distributions=("weights",),
     hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),

@@ -196,6 +196,7 @@ DECODER_LAYER = Exercise(
     reference=DecoderLayer,
     asks=Module(STATE),
     returns=("output", "keys", "values"),
+    unseen=("x",),
     forbidden=("scaled_dot_product_attention",),
     cases=(
         Case("one decimal", _by_hand, arguments={"d_model": 4, "num_heads": 1, "d_ff": 6}),

@@ -107,6 +107,7 @@ CROSS_ATTENTION = Exercise(
     minutes=15,
     reference=_cross(),
     returns=("context", "weights"),
+    unseen=("memory",),
     distributions=("weights",),
     hidden=("weights",),
     forbidden=("scaled_dot_product_attention",),

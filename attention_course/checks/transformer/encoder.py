@@ -213,6 +213,7 @@ ENCODER = Exercise(
     reference=Encoder,
     asks=Loaded(STATE),
     returns=("output",),
+    unseen=("x",),
     settings=STATE,
     forbidden=("multi_head_attention_forward",),
     cases=(

@@ -157,6 +157,7 @@ WRITER = Exercise(
     reference=Writer,
     asks=Module(STATE),
     returns=("logits",),
+    unseen=("tokens",),
     cases=(
         Case("the same sentence twice", _by_hand, arguments=_SMALL),
         Case("three sentences", lambda g: _drawn(g, 3, 7, _MIDDLE), arguments=_MIDDLE),
