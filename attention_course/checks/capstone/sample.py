@@ -38,7 +38,7 @@ def _drawn(generator: Generator, temperature: float) -> Inputs:
 
 
 def _errors(said: Tensor, right: Tensor) -> float:
-    """The largest deviation of any share, in standard errors; one of nearly nothing may be off by a few draws."""
+    """The largest deviation of any share, in standard errors; a rare one may be off by draws."""
     spread = (right * (1 - right) / _DRAWS + (3 / _DRAWS) ** 2).sqrt()
     return float(((said - right).abs() / spread).max())
 
