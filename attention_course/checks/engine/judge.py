@@ -26,7 +26,7 @@ from attention_course.checks.engine.examine import (
 )
 from attention_course.checks.engine.exercise import Case, Exercise, Mistake
 from attention_course.checks.engine.flow import moved_by
-from attention_course.checks.engine.observe import Outcome, is_plain, observe
+from attention_course.checks.engine.observe import Outcome, all_plain, is_plain, observe
 from attention_course.checks.engine.otherwise import changes
 from attention_course.checks.engine.resemble import resembled
 from attention_course.checks.engine.surroundings import undisturbed
@@ -259,12 +259,14 @@ def _told_where_finite(
     made, _ = _mistaken(exercise, seed, mistake, index)
     if made.raised or outcome.raised or made.changed != outcome.changed:
         return None
+    if not (all_plain(outcome.result) and all_plain(made.result)):
+        return None
     trios = (tensors(outcome.result), tensors(made.result), _demanded(exercise, seed)[1][index])
     if len({len(each) for each in trios}) > 1:
         return None
     wrong, strange = 0, False
     for got, mistaken, want in zip(*trios, strict=True):
-        if not (is_plain(got) and is_plain(mistaken) and got.shape == mistaken.shape == want.shape):
+        if not got.shape == mistaken.shape == want.shape:
             return None
         if not got.dtype == mistaken.dtype == want.dtype:
             return None

@@ -64,6 +64,11 @@ def is_plain(value: Any) -> bool:
     )
 
 
+def all_plain(result: Any) -> bool:
+    """Whether ``result`` is one plain tensor, or a tuple of them."""
+    return all(map(is_plain, result)) if type(result) is tuple else is_plain(result)
+
+
 def observe(
     function: Callable[..., Any],
     inputs: Inputs,
