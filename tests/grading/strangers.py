@@ -129,7 +129,7 @@ MISTAKES = {
     ),
     "18_memory": ("returns", "later.masked_fill(done[t], 0.0)", "later", "across the ends"),
     "19_capstone": (
-        "tokenizer", "sorted(set(text))", "list(dict.fromkeys(text))", "in the order of the text",
+        "tokenizer", "sorted(set(text))", "list(dict.fromkeys(text))", "not sorted",
     ),
 }  # fmt: skip
 
