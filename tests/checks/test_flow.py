@@ -1,13 +1,14 @@
 """The leak test of an answer that is wrong: what it moves with, and when nothing is said of that."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 from attention_course.checks import chapters, find_exercise
 from attention_course.checks.engine import flow
-from attention_course.checks.engine.judge import judge_function
+from attention_course.checks.engine.judge import judge_function, local
 
 READER, ROTARY, LAYER = map(
     find_exercise, ("05_masks.reader", "06_positions.rotary_attention", "09_decoding.decoder_layer")
@@ -134,3 +135,26 @@ def test_every_input_that_is_exchanged_is_one_of_its_exercise():
     assert len(exercises) > 12
     for exercise in exercises:
         assert set(exercise.unseen) <= set(exercise.parameters)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_saturated_softmax_is_no_proof():
+    """In the loud case a visible token moves the right result by nothing; at small inputs it does."""
+    [case] = [one for one in ROTARY.cases if one.name == "a loud future"]
+    answer, right = local(of(ROTARY, forward=_with_itself)), local(ROTARY.reference)
+    for seed in range(4):
+        steps = [(case, ROTARY.steps(case, case.inputs(seed))[0])]
+        assert (
+            flow.moved_by(ROTARY, partial(answer, cotangents=None), partial(right, cotangents=None), steps)
+            is None
+        )
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_mistake_whose_nan_is_replaced_keeps_its_name():
+    def weights(self, scores):
+        seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        return scores.masked_fill(seen, -torch.inf).softmax(-1).nan_to_num()
+
+    for seed in (0, 1):
+        assert judge_function(ROTARY, of(ROTARY, weights=weights), seed).mistake.name == "seen for hidden"
