@@ -67,19 +67,12 @@ def _by_first(query_at: Tensor, key_at: Tensor) -> Tensor:
     return (key_at[0] <= query_at[0]).expand(len(query_at), len(key_at))
 
 
-def _skipped(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_at: Tensor,
-    key_at: Tensor,
-    out: Tensor,
-    lse: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _skipped(*given: Tensor) -> Pair:
     """Right where positions rise."""
+    *_, query_at, key_at, out, lse = given
     if key_at[0] > query_at[-1]:
         return out.clone(), lse.clone()
-    return _ring_step(query, key, value, query_at, key_at, out, lse)
+    return _ring_step(*given)
 
 
 def _filled_with(number: Callable[[torch.dtype], float]) -> Callable[[Tensor, Tensor, Tensor], Pair]:
@@ -137,17 +130,10 @@ def _plain_exponentials(
     return share[..., None] * (before[..., None] * out + powers @ value), total.log()
 
 
-def _reset(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    query_at: Tensor,
-    key_at: Tensor,
-    out: Tensor,
-    lse: Tensor,
-) -> tuple[Tensor, Tensor]:
+def _reset(*given: Tensor) -> Pair:
     """What sees nothing of the block loses what it had found before."""
-    new, total = _ring_step(query, key, value, query_at, key_at, out, lse)
+    _, _, _, query_at, key_at, *_ = given
+    new, total = _ring_step(*given)
     blind = ~_before(query_at, key_at).any(-1)
     return new.masked_fill(blind[:, None], 0.0), total.masked_fill(blind, -shared.INF)
 
